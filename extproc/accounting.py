@@ -1,0 +1,54 @@
+"""From a finished exchange, as Envoy logged it, to numbers: tokens, TTFT, TPOT, attempts.
+
+The entry carries all it needs as tags, so it is never joined to an exchange in memory: another
+processor may have admitted it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What one answered exchange used. None: Envoy did not see it."""
+
+    tenant: str
+    streamed: bool
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    ttft_s: float | None
+    """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
+    tpot_s: float | None
+    """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
+
+
+def read(tags: Mapping[str, str]) -> Account | None:
+    """`tags`: the access log's custom_tags. None when the processor admitted nothing here."""
+    kind = tags.get("kind", "-")
+    if kind not in ("stream", "json"):
+        return None
+    streamed = kind == "stream"
+    completion = _number(tags, "completion_tokens")
+    first_us = _number(tags, "ttft_us") if streamed else None
+    generation_us = _number(tags, "generation_us") if streamed else None
+    tpot_s = None
+    if generation_us is not None and completion is not None and completion > 1:
+        tpot_s = generation_us / 1e6 / (completion - 1)
+    return Account(
+        tenant=tags.get("tenant", "default"),
+        streamed=streamed,
+        prompt_tokens=_number(tags, "prompt_tokens"),
+        cached_tokens=_number(tags, "cached_tokens"),
+        completion_tokens=completion,
+        ttft_s=None if first_us is None else first_us / 1e6,
+        tpot_s=tpot_s,
+    )
+
+
+def _number(tags: Mapping[str, str], name: str) -> int | None:
+    """Envoy writes '-' for what it does not have."""
+    try:
+        return int(float(tags[name]))
+    except (KeyError, ValueError, OverflowError):
+        return None

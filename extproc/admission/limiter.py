@@ -1,0 +1,112 @@
+"""The slots of one pool and the queue before them.
+
+All mutable state is two things: `_held`, how many slots are leased, and `_waiting`, the leases that
+queue for one, oldest first. A lease is the only handle a request has: it is made by `enter`, and
+`Lease.end` is the only place where a slot or a place in the queue is given back.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Literal
+
+from extproc.admission.gate import Gate
+
+# How much one observed service time moves the running mean: about the last 20 requests count.
+_MEAN_WEIGHT = 0.1
+# Before anything was measured: a guess that only feeds the first Retry-After values.
+_FIRST_SERVICE_S = 1.0
+
+
+class Shed(Exception):
+    """The gate refused the request. `drain_s`: the estimated time until it opens, in seconds."""
+
+    def __init__(self, drain_s: float) -> None:
+        super().__init__(f"shedding; drains in about {drain_s:.1f} s")
+        self.drain_s = drain_s
+
+
+class Lease:
+    """A request's place in a pool: queued, then holding a slot, then ended."""
+
+    __slots__ = ("_granted", "_limiter", "_since", "state")
+
+    def __init__(self, limiter: "Limiter", granted: "asyncio.Future[None] | None") -> None:
+        self._limiter = limiter
+        self._granted = granted
+        self._since = limiter.clock()
+        self.state: Literal["queued", "holding", "ended"] = "queued" if granted else "holding"
+
+    @property
+    def granted(self) -> "asyncio.Future[None]":
+        """Resolves when a queued lease gets its slot. Waiting for it decides nothing: whoever
+        stops waiting calls `end`, which gives back whatever the lease has by then."""
+        assert self._granted is not None, "a lease that never queued has nothing to wait for"
+        return self._granted
+
+    def end(self) -> None:
+        """Give back the slot or the place in the queue. Any call after the first does nothing."""
+        state, self.state = self.state, "ended"
+        if state == "holding":
+            self._limiter._slot_freed(self._limiter.clock() - self._since)  # pyright: ignore[reportPrivateUsage]
+        elif state == "queued":
+            self._limiter._left_queue(self)  # pyright: ignore[reportPrivateUsage]
+
+    def _grant(self, now: float) -> None:
+        self.state, self._since = "holding", now
+        if not self.granted.done():  # its waiter may have been cancelled and not have ended it yet
+            self.granted.set_result(None)
+
+
+class Limiter:
+    """`slots` leases at once; those who find none free queue in order behind the gate's marks."""
+
+    def __init__(self, slots: int, gate: Gate, clock: Callable[[], float]) -> None:
+        self.slots = slots
+        self.gate = gate
+        self.clock = clock
+        self.mean_service_s = _FIRST_SERVICE_S
+        self._held = 0
+        self._waiting: OrderedDict[Lease, None] = OrderedDict()
+
+    @property
+    def in_flight(self) -> int:
+        return self._held
+
+    @property
+    def depth(self) -> int:
+        """Requests that wait here for a slot."""
+        return len(self._waiting)
+
+    def enter(self) -> Lease:
+        """A lease that holds a slot or queues for one; raises Shed when the gate refuses."""
+        if self._held < self.slots and not self._waiting:
+            self._held += 1
+            return Lease(self, None)
+        if self.gate.refuses(self.depth):
+            raise Shed(self.drain_s())
+        lease = Lease(self, asyncio.get_running_loop().create_future())
+        self._waiting[lease] = None
+        return lease
+
+    def drain_s(self) -> float:
+        """Seconds until the queue has drained to the low mark and a slot turns over, as measured:
+        departures come at `slots / mean_service_s`. Grows with the depth."""
+        departures = max(self.depth - self.gate.low_water, 0) + 1
+        return departures * self.mean_service_s / self.slots
+
+    def _slot_freed(self, held_s: float) -> None:
+        self.mean_service_s += _MEAN_WEIGHT * (held_s - self.mean_service_s)
+        self._held -= 1
+        self._fill()
+
+    def _left_queue(self, lease: Lease) -> None:
+        del self._waiting[lease]
+        self.gate.drained_to(self.depth)
+
+    def _fill(self) -> None:
+        while self._waiting and self._held < self.slots:
+            lease, _ = self._waiting.popitem(last=False)
+            self._held += 1
+            lease._grant(self.clock())  # pyright: ignore[reportPrivateUsage]
+        self.gate.drained_to(self.depth)

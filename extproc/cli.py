@@ -1,0 +1,194 @@
+"""The command line, `forebay`. Reads options, calls one room, turns its errors into sentences."""
+
+import logging
+import signal
+from importlib.resources import files
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from extproc import config
+from extproc.up import Options, Stack, UpError
+
+app = typer.Typer(
+    help="Admission, routing and honest endings for LLM endpoints behind Envoy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    app()
+
+
+def _fail(error: Exception) -> NoReturn:
+    typer.echo(f"forebay: {error}", err=True)
+    raise typer.Exit(1) from error
+
+
+def _reference_config() -> Path:
+    """envoy/envoy.yaml of the checkout, or the copy in an installed package."""
+    checkout = Path(__file__).resolve().parent.parent / "envoy" / "envoy.yaml"
+    return checkout if checkout.exists() else Path(str(files("extproc") / "_reference/envoy.yaml"))
+
+
+@app.command()
+def up(
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="An Envoy bootstrap. Default: the reference.")
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POOL=URL",
+            help="A real server, as small=http://127.0.0.1:8101; once for each pool. "
+            "Without any, all pools are simulated.",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The gateway's port; 0 takes any free one.")
+    ] = None,
+    envoy_admin_port: Annotated[int | None, typer.Option(help="Envoy's admin port.")] = None,
+    admin_port: Annotated[int | None, typer.Option(help="The processor's admin port.")] = None,
+) -> None:
+    """Run everything on this machine: Envoy, the processor and the pools. Ctrl-C stops it all.
+
+    Example: forebay up --backend small=http://127.0.0.1:8101 --backend large=http://127.0.0.1:8102
+    """
+    backends: dict[str, str] = {}
+    for entry in backend or ():
+        pool, equals, url = entry.partition("=")
+        if not equals:
+            _fail(UpError(f"--backend {entry}: write it as POOL=URL"))
+        backends[pool] = url
+    signal.signal(signal.SIGTERM, _interrupt)
+    stack: Stack | None = None
+    try:
+        stack = Stack(
+            Options(
+                config=config_file or _reference_config(),
+                port=port,
+                envoy_admin_port=envoy_admin_port,
+                admin_port=admin_port,
+                backends=backends,
+            ),
+            say=lambda line: typer.echo(f"  {line}"),
+        )
+        typer.echo("forebay: starting")
+        stack.start()
+        typer.echo(_welcome(stack, simulated=not backends))
+        stack.watch()
+    except (UpError, config.ConfigError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        typer.echo("\nforebay: stopping")
+    finally:
+        if stack:
+            stack.stop()
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _welcome(stack: Stack, *, simulated: bool) -> str:
+    pools = "".join(f"    {name:<10} {url}\n" for name, url in stack.backend_urls.items())
+    simulators = " (simulated: no model answers here)" if simulated else ""
+    return (
+        f"\nForebay runs. Ctrl-C stops it.\n\n"
+        f"  gateway      {stack.url}\n"
+        f"  metrics      {stack.admin_url}/metrics   (also /status, /readyz)\n"
+        f"  Envoy admin  {stack.envoy_admin_url}\n"
+        f"  logs         {stack.folder}\n"
+        f"  pools{simulators}\n{pools}\n"
+        "Try it:\n\n"
+        f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json' "
+        '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Is the sky blue?"}]}\'\n'
+    )
+
+
+@app.command()
+def serve(
+    config_file: Annotated[
+        Path,
+        typer.Option(
+            "--config", help="The Envoy bootstrap, or a file with the `forebay` block alone."
+        ),
+    ],
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="unix:/path or host:port. Default: where the bootstrap's Envoy expects it."
+        ),
+    ] = None,
+) -> None:
+    """Run the processor alone. SIGTERM drains it.
+
+    Example: forebay serve --config envoy/envoy.yaml
+    """
+    import uvloop  # here: `forebay --help` needs no server
+
+    from extproc.server import CannotListen, serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        loaded = config.load(config_file)
+        address = listen or loaded.listen
+        if address is None:
+            raise config.ConfigError(
+                f"{config_file} holds the policy alone: say with --listen where Envoy expects us"
+            )
+        uvloop.run(serve(loaded.config, address))
+    except (config.ConfigError, CannotListen) as error:
+        _fail(error)
+
+
+@app.command()
+def sim(
+    port: Annotated[int, typer.Option(help="Where it listens.")],
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    model: Annotated[
+        list[str] | None, typer.Option(help="A served model name; may be repeated.")
+    ] = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 16,
+    max_model_len: Annotated[int, typer.Option(help="Most tokens of prompt plus answer.")] = 8192,
+    prefill_ms: Annotated[
+        float, typer.Option(help="Milliseconds per 1,000 prompt tokens.")
+    ] = 100.0,
+    decode_ms: Annotated[float, typer.Option(help="Milliseconds per answer token.")] = 20.0,
+    max_tokens: Annotated[
+        int, typer.Option(help="Length of an answer that names no max_tokens.")
+    ] = 64,
+    api_key: Annotated[str | None, typer.Option(envvar="FOREBAY_SIM_API_KEY")] = None,
+) -> None:
+    """Run one simulated vLLM server: its API, timing, metrics and faults; no model answers.
+
+    Example: forebay sim --port 8101 --model small-7b --decode-ms 10
+    """
+    import uvloop
+
+    from serving.sim import SimSettings, serve
+
+    settings = SimSettings(
+        port=port,
+        host=host,
+        models=model or ["simulated"],
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        prefill_ms_per_1k_tokens=prefill_ms,
+        decode_ms_per_token=decode_ms,
+        default_max_tokens=max_tokens,
+        api_key=api_key,
+    )
+    try:
+        uvloop.run(serve(settings))
+    except OSError as error:
+        _fail(UpError(f"{host}:{port}: {error.strerror}"))
+
+
+if __name__ == "__main__":
+    main()

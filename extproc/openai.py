@@ -1,0 +1,424 @@
+"""The OpenAI API's JSON: what a request asks for, what an error looks like, what can be spliced.
+
+The only module that knows these shapes. It reads a body once and never writes it anew: a change
+is a splice at a byte span, so whatever the client wrote elsewhere (integers of any size, escapes,
+whitespace, the order of keys) reaches the server as it was. No message made here quotes the body:
+prompts must not leak into answers or logs.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeAlias, cast
+
+import orjson
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+MODELS = "/v1/models"
+
+MAX_MODEL_CHARS = 256
+MAX_CHOICES = 128
+
+# The estimate of prompt tokens: no tokenizer, right within some tens of percent.
+BYTES_PER_TOKEN = 4  # of UTF-8; about right for English and code, and for CJK at 3 bytes a sign
+TOKENS_PER_MESSAGE = 4  # what a chat template puts around a message
+TOKENS_PER_MEDIA_PART = 765  # one image of 1024x1024 at OpenAI's high detail; audio, files alike
+
+Span: TypeAlias = tuple[int, int]  # byte offsets, the end exclusive
+
+
+class ApiError(Exception):
+    """An answer other than the one asked for, as the client is told it, in OpenAI's shape."""
+
+    def __init__(
+        self, status: int, message: str, type: str, code: str, param: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.code = code
+        self.param = param
+
+    def body(self) -> bytes:
+        return error_body(self.message, self.type, self.code, self.param)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What Forebay reads of a request. Spans are byte offsets in the body that was parsed."""
+
+    path: str  # CHAT or COMPLETIONS
+    model: str
+    model_span: Span  # of the string token of the top-level "model", quotes included
+    stream: bool
+    usage_asked: bool  # stream_options.include_usage is true
+    last_user_text: str = field(repr=False)  # chat: of the last user message; else the prompts
+    prompt_tokens_estimate: int  # see _chat_prompt and _completion_prompt; never below 1
+    max_tokens: int | None  # None: the server's default (for completions that is 16)
+    choices: int  # n
+    prompt_count: int  # completions with a list of prompts: how many; else 1
+    # For with_usage alone: (start, end, what to put there); None: nothing to do.
+    usage_splice: tuple[int, int, bytes] | None = field(default=None, repr=False)
+
+
+def error_body(message: str, type: str, code: str, param: str | None = None) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+def models_body(names: Sequence[str], created: int) -> bytes:
+    """The answer to GET /v1/models; `created` in seconds since the epoch."""
+    data = [
+        {"id": name, "object": "model", "created": created, "owned_by": "forebay"} for name in names
+    ]
+    return orjson.dumps({"object": "list", "data": data})
+
+
+def abort_ids(request: Request, request_id: str) -> list[str]:
+    """The ids under which vLLM runs a request that reached it with this X-Request-Id."""
+    if request.path == CHAT:
+        return [f"chatcmpl-{request_id}"]
+    return [f"cmpl-{request_id}-{index}" for index in range(request.prompt_count)]
+
+
+def parse(path: str, body: bytes) -> Request:
+    """Read a request, or raise ApiError: 404 for another path, 400 for a body that breaks a rule.
+
+    Only what Forebay itself relies on is checked; every other member is the server's to judge.
+    Of the members Forebay reads none may appear twice, since servers differ in which one counts.
+    """
+    if path not in (CHAT, COMPLETIONS):
+        message = f"No such path: POST to {CHAT} or {COMPLETIONS}, or GET {MODELS}."
+        raise ApiError(404, message, "invalid_request_error", "unknown_url")
+    members = _load_object(body)
+    plain = _without_quote_escapes(body)
+    spans = _value_spans(body, plain, plain.index(b"{") + 1, _READ)
+
+    model = _model(members)
+    if path == CHAT:
+        last_user_text, tokens = _chat_prompt(members, spans)
+        prompt_count = 1
+    else:
+        last_user_text, tokens, prompt_count = _completion_prompt(members)
+    stream = _flag(members, "stream")
+    usage_asked, usage_splice = _usage(members, body, plain, spans)
+    return Request(
+        path=path,
+        model=model,
+        model_span=spans["model"],
+        stream=stream,
+        usage_asked=usage_asked,
+        last_user_text=last_user_text,
+        prompt_tokens_estimate=max(1, tokens),
+        max_tokens=_max_tokens(path, members),
+        choices=_choices(members),
+        prompt_count=prompt_count,
+        usage_splice=usage_splice if stream and not usage_asked else None,
+    )
+
+
+def with_usage(body: bytes, request: Request) -> tuple[bytes, Span]:
+    """The body with stream_options.include_usage true, and where its model then stands.
+
+    `request` is what parse made of this very body. One splice: every other byte stays. A request
+    that does not stream, or asks for usage already, comes back as it is.
+    """
+    if request.usage_splice is None:
+        return body, request.model_span
+    start, end, new = request.usage_splice
+    model_start, model_end = request.model_span
+    if start < model_start:
+        shift = len(new) - (end - start)
+        model_start, model_end = model_start + shift, model_end + shift
+    return body[:start] + new + body[end:], (model_start, model_end)
+
+
+# Rules
+
+
+def _refuse(message: str, param: str | None = None) -> NoReturn:
+    raise ApiError(400, message, "invalid_request_error", "invalid_request", param)
+
+
+def _load_object(body: bytes) -> dict[str, Any]:
+    """orjson's view of the body. Strict: no BOM, NaN, lone surrogate or invalid UTF-8, at most
+    1024 levels, and no number beyond a double. An integer beyond 64 bits becomes a float here;
+    in the body its digits stay."""
+    if not body:
+        _refuse("The body is empty: send a JSON object.")
+    try:
+        loaded = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        # Without a document (invalid UTF-8) orjson knows no position.
+        where = f" at line {error.lineno}, column {error.colno}" if error.doc else ""
+        problem = f"The body is not valid JSON{where}: {error.msg}. Send one JSON object in UTF-8."
+    else:
+        if isinstance(loaded, dict):
+            return cast("dict[str, Any]", loaded)
+        problem = "The body must be a JSON object, not another JSON value."
+    _refuse(problem)  # outside of the handler: the decode error holds the whole body
+
+
+def _model(members: dict[str, Any]) -> str:
+    model = members.get("model")
+    if not isinstance(model, str) or not model:
+        _refuse(
+            f"Set `model` to the name of a model: a non-empty string, see GET {MODELS}.", "model"
+        )
+    if len(model) > MAX_MODEL_CHARS:
+        _refuse(f"`model` must have at most {MAX_MODEL_CHARS} characters.", "model")
+    return model
+
+
+def _chat_prompt(members: dict[str, Any], spans: dict[str, Span]) -> tuple[str, int]:
+    """The text of the last user message, and an estimate of the tokens of the whole prompt:
+    the UTF-8 bytes of all text (contents, names, tool calls, the tools' JSON) / 4, rounded up,
+    and a constant for each message and each part that is not text."""
+    messages = members.get("messages")
+    if not isinstance(messages, list) or not messages:
+        _refuse("Set `messages` to a list of at least one message.", "messages")
+    messages = cast("list[object]", messages)
+    last_user: object = None
+    size = media = 0
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            _refuse("Each message must be an object.", f"messages[{index}]")
+        message = cast("dict[str, object]", message)
+        role, content = message.get("role"), message.get("content")
+        if not isinstance(role, str):
+            _refuse("Each message needs a `role`, such as `user`.", f"messages[{index}].role")
+        if isinstance(content, str):
+            size += _utf8_size(content)
+        elif content is not None:
+            parts_size, parts_media = _check_parts(content, f"messages[{index}].content")
+            size += parts_size
+            media += parts_media
+        if len(message) > 2:
+            size += _extras_size(message)
+        if role == "user":
+            last_user = content
+    if members.get("tools") is not None:
+        start, end = spans["tools"]
+        size += end - start
+    tokens = _ceil_tokens(size) + TOKENS_PER_MESSAGE * len(messages) + TOKENS_PER_MEDIA_PART * media
+    return _content_text(last_user), tokens
+
+
+def _check_parts(content: object, where: str) -> tuple[int, int]:
+    """Of a content that is neither a string nor null: the UTF-8 bytes of its text, and how many
+    of its parts are not text."""
+    if not isinstance(content, list):
+        _refuse("A message's `content` must be a string, a list of parts, or null.", where)
+    size = media = 0
+    for part in cast("list[object]", content):
+        if not isinstance(part, dict | str):
+            _refuse('Each part of a content must be an object with a "type".', where)
+        text = _part_text(cast("dict[str, object] | str", part))
+        if text is None:
+            media += 1
+        else:
+            size += _utf8_size(text)
+    return size, media
+
+
+def _part_text(part: dict[str, object] | str) -> str | None:
+    """The text of one part of a content list (vLLM takes bare strings too); None: it has none."""
+    if isinstance(part, str):
+        return part
+    text = part.get("text", part.get("refusal"))
+    return text if isinstance(text, str) else None
+
+
+def _content_text(content: object) -> str:
+    """The text of a content that was checked."""
+    if isinstance(content, list):
+        parts = cast("list[dict[str, object] | str]", content)
+        return "\n".join(text for part in parts if (text := _part_text(part)) is not None)
+    return content if isinstance(content, str) else ""
+
+
+def _extras_size(message: dict[str, object]) -> int:
+    """UTF-8 bytes of what a message says beside its content: a name, the calls of tools."""
+    size = 0
+    name = message.get("name")
+    if isinstance(name, str):
+        size += _utf8_size(name)
+    calls = message.get("tool_calls")
+    for call in cast("list[object]", calls) if isinstance(calls, list) else ():
+        if isinstance(call, dict):
+            function = cast("dict[str, object]", call).get("function")
+            if isinstance(function, dict):
+                values = cast("dict[str, object]", function).values()
+                size += sum(_utf8_size(value) for value in values if isinstance(value, str))
+    return size
+
+
+def _completion_prompt(members: dict[str, Any]) -> tuple[str, int, int]:
+    """The text, an estimate of the tokens (of text its UTF-8 bytes / 4, rounded up for each
+    prompt; of token ids their number) and the number of prompts."""
+    prompt = members.get("prompt")
+    if isinstance(prompt, str):
+        return prompt, _ceil_tokens(_utf8_size(prompt)), 1
+    if isinstance(prompt, list) and prompt:
+        kinds = set(map(type, cast("list[object]", prompt)))  # exact types: a bool is no token id
+        if kinds == {str}:
+            texts = cast("list[str]", prompt)
+            tokens = sum(_ceil_tokens(_utf8_size(text)) for text in texts)
+            return "\n".join(texts), tokens, len(texts)
+        if kinds == {int}:
+            return "", len(cast("list[int]", prompt)), 1
+        if kinds == {list}:
+            lists = cast("list[list[object]]", prompt)
+            if all(set(map(type, ids)) == {int} for ids in lists):
+                return "", sum(map(len, lists)), len(lists)
+    _refuse(
+        "Set `prompt` to a string, or to a non-empty list of strings, of token ids,"
+        " or of non-empty lists of token ids.",
+        "prompt",
+    )
+
+
+def _ceil_tokens(size: int) -> int:
+    return -(-size // BYTES_PER_TOKEN)
+
+
+def _utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _flag(members: dict[str, Any], name: str) -> bool:
+    value = members.get(name)
+    if value is not None and not isinstance(value, bool):
+        _refuse(f"`{name}` must be true or false.", name)
+    return value is True
+
+
+def _max_tokens(path: str, members: dict[str, Any]) -> int | None:
+    """The limit that counts: chat has both members, the newer one first; completions has one."""
+    for name in ("max_completion_tokens", "max_tokens"):
+        value = members.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            _refuse(f"`{name}` must be a positive integer.", name)
+    newer = members.get("max_completion_tokens") if path == CHAT else None
+    return members.get("max_tokens") if newer is None else newer
+
+
+def _choices(members: dict[str, Any]) -> int:
+    n = members.get("n")
+    if n is None:
+        return 1
+    if type(n) is not int or not 1 <= n <= MAX_CHOICES:
+        _refuse(f"`n` must be an integer from 1 to {MAX_CHOICES}.", "n")
+    return n
+
+
+def _usage(
+    members: dict[str, Any], body: bytes, plain: bytes, spans: dict[str, Span]
+) -> tuple[bool, tuple[int, int, bytes]]:
+    """Whether the client asked for usage, and the splice that would ask for it.
+
+    stream_options without stream is left to the server.
+    """
+    if "stream_options" not in members:
+        after_model = spans["model"][1]
+        return False, (after_model, after_model, b',"stream_options":{"include_usage":true}')
+    start, end = spans["stream_options"]
+    options = members["stream_options"]
+    if options is None:
+        return False, (start, end, b'{"include_usage":true}')
+    if not isinstance(options, dict):
+        _refuse("`stream_options` must be an object or null.", "stream_options")
+    options = cast("dict[str, object]", options)
+    inner = _value_spans(body, plain, start + 1, _READ_OF_STREAM_OPTIONS, "stream_options.")
+    if "include_usage" not in options:
+        comma = b"," if options else b""
+        return False, (start + 1, start + 1, b'"include_usage":true' + comma)
+    asked = options["include_usage"]
+    if asked is not None and not isinstance(asked, bool):
+        _refuse(
+            "`stream_options.include_usage` must be true or false.", "stream_options.include_usage"
+        )
+    return asked is True, (*inner["include_usage"], b"true")
+
+
+# Spans. orjson has accepted the body by now, so these patterns meet valid JSON only.
+
+_READ = frozenset(
+    (
+        "model",
+        "messages",
+        "prompt",
+        "stream",
+        "stream_options",
+        "tools",
+        "max_tokens",
+        "max_completion_tokens",
+        "n",
+    )
+)
+_READ_OF_STREAM_OPTIONS = frozenset(("include_usage",))
+
+# Patterns see the body after _without_quote_escapes, where a string ends at the next quote. All
+# repeats are possessive or atomic: the engine never goes back, so time is linear in the bytes.
+_STRING = rb'"[^"]*+"'
+
+
+def _container_pattern(levels: int) -> bytes:
+    """A pattern for an array or object that nests at most so deep. Brackets pair up in valid JSON,
+    so it need not tell the two kinds apart."""
+    between = rb'[^"\[\]{}]*+'
+    item, container = _STRING, b""
+    for _ in range(levels):
+        container = rb"[\[{]%b(?>(?:(?:%b)%b)*)[\]}]" % (between, item, between)
+        item = _STRING + b"|" + container
+    return container
+
+
+# Key and value of the next member. A container deeper than the pattern knows matches by its
+# opening bracket alone. Tools with JSON schemas go some 8 levels deep.
+_MEMBER = re.compile(
+    rb'[\s,]*+"([^"]*+)"\s*+:\s*+(%b|%b|[\[{]|[^\s,"\[\]{}]++)' % (_STRING, _container_pattern(12))
+)
+_BRACKET = re.compile(rb"%b|([\[{])|([\]}])" % _STRING)
+
+
+def _without_quote_escapes(body: bytes) -> bytes:
+    """The body, same length, with each escaped backslash and each escaped quote blotted out."""
+    if b"\\" not in body:
+        return body
+    # In a run of backslashes each pair from the left is one escape; an odd one out belongs to the
+    # character after the run.
+    return body.replace(b"\\\\", b"\0\0").replace(b'\\"', b"\0\0")
+
+
+def _value_spans(
+    body: bytes, plain: bytes, at: int, names: frozenset[str], prefix: str = ""
+) -> dict[str, Span]:
+    """Where the values of these members stand in the object whose first member begins at `at`.
+    Raises ApiError if one is there twice."""
+    spans: dict[str, Span] = {}
+    while (member := _MEMBER.match(plain, at)) is not None:
+        start, at = member.span(2)
+        if at == start + 1 and plain[start] in b"[{":
+            at = _container_end(plain, at)
+        key = body[member.start(1) : member.end(1)]
+        name = orjson.loads(b'"%b"' % key) if b"\\" in key else key.decode()
+        if name in names:
+            if name in spans:
+                _refuse(f"`{prefix}{name}` is in the body twice: send it once.", prefix + name)
+            spans[name] = (start, at)
+    return spans
+
+
+def _container_end(plain: bytes, at: int) -> int:
+    """Where the container ends whose opening bracket ends at `at`, however deep it nests."""
+    depth = 1
+    for token in _BRACKET.finditer(plain, at):
+        if token.lastindex == 1:
+            depth += 1
+        elif token.lastindex == 2:
+            depth -= 1
+            if depth == 0:
+                return token.end()
+    raise AssertionError("unbalanced brackets in JSON that orjson accepted")

@@ -1,0 +1,8 @@
+"""Which pools a request may use, in which order, and why. Pure.
+
+`difficulty` judges the prompt, `plan` makes the list of pools out of policy and judgement.
+"""
+
+from extproc.routing.plan import Plan, Unroutable, plan
+
+__all__ = ["Plan", "Unroutable", "plan"]

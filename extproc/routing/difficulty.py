@@ -1,0 +1,33 @@
+"""Is this prompt for the small or for the large pool? Rules on the last user message alone.
+
+Whole words, any case. A later policy may learn this; the rules are what it has to beat.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+# A client that has less time than this gets the small pool, whatever it asks.
+_IMPATIENT_MS = 1000
+_SHORT_QUESTION_WORDS = 20
+_HARD = re.compile(r"\b(compare|analyse|analyze|why|design)\b", re.IGNORECASE)
+
+
+class Judgement(NamedTuple):
+    size: Literal["small", "large"]
+    reason: str
+
+
+def judge(last_user_text: str, latency_budget_ms: float | None) -> Judgement:
+    """The first rule that applies, with its name as the reason."""
+    if latency_budget_ms is not None and latency_budget_ms < _IMPATIENT_MS:
+        return Judgement("small", "latency-budget")
+    if "?" in last_user_text and _fewer_words_than(last_user_text, _SHORT_QUESTION_WORDS):
+        return Judgement("small", "short-question")
+    if match := _HARD.search(last_user_text):
+        return Judgement("large", f"word-{match[1].lower()}")
+    return Judgement("small", "default")
+
+
+def _fewer_words_than(text: str, limit: int) -> bool:
+    # maxsplit keeps a megabyte prompt from being cut into words that nobody counts.
+    return len(text.split(maxsplit=limit)) < limit

@@ -1,0 +1,206 @@
+"""The processor's life: the gRPC server that Envoy calls, the admin port, start and drain.
+
+Holds no policy. Each ext_proc stream becomes one Exchange; each access log stream feeds accounting.
+"""
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+
+import grpc
+import grpc.aio
+from aiohttp import web
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+from prometheus_client import generate_latest
+
+from extproc import wire
+from extproc.config import Config
+from extproc.exchange import Exchange
+from extproc.gateway import Gateway
+
+_log = logging.getLogger(__name__)
+
+# Above any body that Envoy buffers (request_body_buffer_limit, 16 MiB in the reference config): a
+# larger message would break the stream instead of answering 413.
+_MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
+
+type_of_context = grpc.aio.ServicerContext
+
+
+class CannotListen(Exception):
+    """An address is taken or unusable; the message says which and what to do."""
+
+
+async def serve(config: Config, listen: str) -> None:
+    """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop.set)
+
+    gateway = Gateway(config)
+    service = _Service(gateway)
+    admin = await _start_admin(config.admin, gateway, service)
+    try:
+        await gateway.backends.start()
+        await service.start(listen)
+        _log.info("listening on %s, admin on %s", listen, config.admin)
+        await stop.wait()
+        _log.info("draining for at most %g s", config.drain)
+        await service.drain(config.drain)
+    finally:
+        await gateway.backends.close()
+        await admin.cleanup()
+
+
+class _Service:
+    """The gRPC server: ext_proc, access log and health on one address."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._health = health.aio.HealthServicer()
+        self.ready = False
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
+                ("grpc.max_send_message_length", _MESSAGE_LIMIT_BYTES),
+                ("grpc.so_reuseport", 0),
+                # Envoy may ping an idle connection; that must not close it.
+                ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+            ]
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers(
+            [
+                grpc.method_handlers_generic_handler(
+                    wire.EXT_PROC_SERVICE,
+                    {wire.EXT_PROC_METHOD: grpc.stream_stream_rpc_method_handler(self._process)},
+                ),
+                grpc.method_handlers_generic_handler(
+                    wire.ACCESS_LOG_SERVICE,
+                    {wire.ACCESS_LOG_METHOD: grpc.stream_unary_rpc_method_handler(self._log)},
+                ),
+            ]
+        )
+
+    async def start(self, listen: str) -> None:
+        if listen.startswith("unix:"):
+            folder = Path(listen.removeprefix("unix:")).parent
+            if not folder.is_dir():
+                raise CannotListen(f"{listen}: the folder {folder} does not exist; create it")
+        try:
+            self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise CannotListen(
+                f"{listen}: cannot listen there; is another processor running, or the path longer "
+                "than 107 bytes?"
+            ) from error
+        await self._server.start()
+        await self._set_ready(True)
+
+    async def drain(self, grace_s: float) -> None:
+        """Running exchanges finish; new ones find no processor, so Envoy answers them 503."""
+        await self._set_ready(False)
+        await self._server.stop(grace_s)
+
+    async def _set_ready(self, ready: bool) -> None:
+        self.ready = ready
+        status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
+        for name in ("", wire.EXT_PROC_SERVICE):
+            await self._health.set(name, status)
+
+    async def _process(self, _: object, context: type_of_context) -> None:
+        stream = _GrpcStream(context)
+        try:
+            await Exchange(self._gateway, stream).run()
+        except Exception as error:
+            # Never the message: it might hold a piece of a prompt. Envoy takes the failed stream
+            # as not admitted and answers 503.
+            where = error.__traceback__
+            while where and where.tb_next:
+                where = where.tb_next
+            place = f"{where.tb_frame.f_code.co_qualname}:{where.tb_lineno}" if where else "?"
+            _log.error("exchange failed: %s in %s", type(error).__name__, place)
+            raise RuntimeError("exchange failed") from None
+        finally:
+            stream.close()
+
+    async def _log(self, _: object, context: type_of_context) -> bytes:
+        while (data := await context.read()) is not grpc.aio.EOF:
+            for entry in wire.read_log(data):
+                self._gateway.account(entry)
+        return wire.LOG_REPLY
+
+
+class _GrpcStream:
+    """An Exchange's view of the gRPC stream; owns at most one read under way."""
+
+    __slots__ = ("_context", "_reading")
+
+    def __init__(self, context: type_of_context) -> None:
+        self._context = context
+        self._reading: asyncio.Task[wire.Message | None] | None = None
+
+    async def receive(self) -> wire.Message | None:
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            return await reading
+        return await self._read()
+
+    def receiving(self) -> asyncio.Task[wire.Message | None]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read())
+        return self._reading
+
+    async def send(self, reply: bytes) -> None:
+        await self._context.write(reply)
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self) -> wire.Message | None:
+        data = await self._context.read()
+        return None if data is grpc.aio.EOF else wire.read(data)
+
+
+async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web.AppRunner:
+    """/metrics, /healthz (the process lives), /readyz (it takes exchanges), /status (the pools)."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        text = generate_latest(gateway.metrics.registry)
+        return web.Response(body=text, content_type="text/plain", charset="utf-8")
+
+    async def healthz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        down = [pool for pool in gateway.pools if not gateway.backends.is_up(pool)]
+        if not service.ready:
+            return web.Response(status=503, text="not serving\n")
+        if len(down) == len(gateway.pools):
+            return web.Response(status=503, text=f"no pool is up: {', '.join(down)}\n")
+        return web.Response(text="ok\n" if not down else f"ok, but down: {', '.join(down)}\n")
+
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response({"ready": service.ready, **gateway.status()})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/healthz", healthz)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/status", status)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    host, _, port = address.rpartition(":")
+    try:
+        await web.TCPSite(runner, host, int(port)).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise CannotListen(
+            f"forebay.admin {address}: {error.strerror}; stop what uses it or choose another"
+        ) from error
+    return runner

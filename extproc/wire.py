@@ -1,0 +1,193 @@
+"""Envoy's messages as plain Python values. The only module that touches protobuf.
+
+Replies are bytes. What is the same in many replies is serialized once: concatenated protobuf
+messages merge, so a reply is a prepared part plus the few bytes of this request.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from extproc._generated.forebay_accesslog_pb2 import (
+    StreamAccessLogsMessage,
+    StreamAccessLogsResponse,
+)
+from extproc._generated.forebay_ext_proc_pb2 import (
+    BodyMutation,
+    BodyResponse,
+    CommonResponse,
+    HeaderMutation,
+    HeadersResponse,
+    HeaderValue,
+    HeaderValueOption,
+    HttpStatus,
+    ImmediateResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+    TrailersResponse,
+)
+
+EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+EXT_PROC_METHOD = "Process"
+ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+ACCESS_LOG_METHOD = "StreamAccessLogs"
+
+# Headers between the processor and Envoy. Envoy removes whatever a client sends under these names.
+ADMIT_HEADER = "x-forebay-admit"
+MODELS_HEADER = "x-forebay-models"
+
+Admit = Literal["stream", "json"]
+
+
+class RequestHeaders(NamedTuple):
+    values: dict[str, str]
+    """Names in lower case, pseudo-headers included; of a repeated header the last value."""
+    end_of_stream: bool
+    """There is no body."""
+
+
+class RequestBody(NamedTuple):
+    body: bytes
+
+
+class OtherPhase(NamedTuple):
+    """A message that only needs to be let pass with `reply`."""
+
+    reply: bytes
+
+
+Message = RequestHeaders | RequestBody | OtherPhase
+
+_PASS = {
+    "response_headers": ProcessingResponse(response_headers=HeadersResponse()),
+    "response_body": ProcessingResponse(response_body=BodyResponse()),
+    "request_trailers": ProcessingResponse(request_trailers=TrailersResponse()),
+    "response_trailers": ProcessingResponse(response_trailers=TrailersResponse()),
+}
+_PASS_BYTES = {phase: reply.SerializeToString() for phase, reply in _PASS.items()}
+
+CONTINUE_HEADERS: bytes = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
+"""Let the request headers wait for the body phase."""
+
+
+def read(data: bytes) -> Message:
+    """One message of the ext_proc stream."""
+    message = ProcessingRequest.FromString(data)
+    phase = message.WhichOneof("request")
+    if phase == "request_headers":
+        headers = message.request_headers
+        values = {h.key: _text(h) for h in headers.headers.headers}
+        return RequestHeaders(values, headers.end_of_stream)
+    if phase == "request_body":
+        return RequestBody(message.request_body.body)
+    return OtherPhase(_PASS_BYTES.get(phase or "", b""))
+
+
+def _text(header: HeaderValue) -> str:
+    raw = header.raw_value
+    return raw.decode("utf-8", "replace") if raw else header.value
+
+
+def admit(
+    *,
+    kind: Admit,
+    tiers: tuple[str, ...],
+    timeout_ms: int,
+    models: str,
+    facts: Mapping[str, str],
+    body: bytes | None,
+) -> bytes:
+    """The reply to the body message that lets a request reach the models.
+
+    `tiers`: cluster names in the order of the attempts. `models`: see `models_header`. `facts`:
+    metadata under `forebay` for response headers and the access log. `body`: the new body, or None
+    to leave the client's.
+    """
+    headers = [
+        _header("x-envoy-upstream-rq-timeout-ms", str(timeout_ms)),
+        _header(MODELS_HEADER, models),
+    ]
+    common = CommonResponse()
+    if body is not None:
+        headers.append(_header("content-length", str(len(body))))  # else Envoy answers 500
+        common.body_mutation.CopyFrom(BodyMutation(body=body))
+    common.header_mutation.CopyFrom(HeaderMutation(set_headers=headers))
+    reply = ProcessingResponse(request_body=BodyResponse(response=common))
+    reply.dynamic_metadata.update({"forebay": dict(facts)})
+    return _admit_prepared(kind, tiers) + reply.SerializeToString()
+
+
+@lru_cache(maxsize=1024)
+def _admit_prepared(kind: Admit, tiers: tuple[str, ...]) -> bytes:
+    common = CommonResponse(
+        clear_route_cache=True,
+        header_mutation=HeaderMutation(
+            set_headers=[
+                _header(ADMIT_HEADER, kind),
+                _header("x-envoy-max-retries", str(len(tiers) - 1)),
+            ]
+        ),
+    )
+    reply = ProcessingResponse(request_body=BodyResponse(response=common))
+    reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
+    return reply.SerializeToString()
+
+
+def models_header(span: tuple[int, int], model_json_by_tier: Iterable[tuple[str, str]]) -> str:
+    """What the tiers' upstream filters splice into the body: `12:18;small="small-7b";large=...`.
+
+    `span`: the bytes of the model value in the body that Envoy will send, quotes included.
+    """
+    names = "".join(f"{tier}={model};" for tier, model in model_json_by_tier)
+    return f"{span[0]}:{span[1]};{names}"
+
+
+def immediate(status: int, headers: Iterable[tuple[str, str]], body: bytes, details: str) -> bytes:
+    """The reply that answers the client at once; no model is called.
+
+    `details`: one word of ours, seen in Envoy's logs as response code details.
+    """
+    return ProcessingResponse(
+        immediate_response=ImmediateResponse(
+            status=HttpStatus(code=status),
+            headers=HeaderMutation(set_headers=[_header(k, v) for k, v in headers]),
+            body=body,
+            details=details,
+        )
+    ).SerializeToString()
+
+
+def _header(name: str, value: str) -> HeaderValueOption:
+    return HeaderValueOption(
+        header=HeaderValue(key=name, raw_value=value.encode()),
+        append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
+
+
+class LogEntry(NamedTuple):
+    """One finished exchange as Envoy saw it. `tags` are the custom_tags of the Envoy config."""
+
+    status: int
+    served_by: str
+    """The cluster that answered last; empty when none was tried."""
+    attempts: int
+    details: str
+    tags: Mapping[str, str]
+
+
+def read_log(data: bytes) -> list[LogEntry]:
+    """One message of the access-log stream."""
+    message = StreamAccessLogsMessage.FromString(data)
+    return [
+        LogEntry(
+            status=entry.response.response_code.value,
+            served_by=entry.common_properties.upstream_cluster,
+            attempts=entry.common_properties.upstream_request_attempt_count,
+            details=entry.response.response_code_details,
+            tags=dict(entry.common_properties.custom_tags),
+        )
+        for entry in message.http_logs.log_entry
+    ]
+
+
+LOG_REPLY: bytes = StreamAccessLogsResponse().SerializeToString()

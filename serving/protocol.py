@@ -1,0 +1,178 @@
+"""Reads the JSON of a completion request and checks it as vLLM does.
+
+Pure: bytes in, an `Ask` or an `ApiError` out. Must never know connections or the engine.
+"""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+
+from serving.settings import SimSettings
+
+_MAX_CHOICES = 128
+_TOKENS_PER_MESSAGE = 4
+
+
+class ApiError(Exception):
+    """An answer in vLLM's error shape."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = error_body(status, message, param)
+
+
+def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """{"error": {message, type, param, code}}; the type is the status' name, like NotFoundError."""
+    name = "".join(word.capitalize() for word in HTTPStatus(status).phrase.split())
+    kind = name if name.endswith("Error") else f"{name}Error"
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a request: its length, and how long its answer gets and why it ends there."""
+
+    tokens: int
+    max_tokens: int
+    end_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a valid request asks for. A chat has one prompt; each prompt gets `n` choices."""
+
+    chat: bool
+    prompts: tuple[Prompt, ...]
+    n: int
+    stream: bool
+    include_usage: bool
+    continuous_usage: bool
+
+
+def text_tokens(text: str) -> int:
+    """The estimate used everywhere here: one token for each four characters, rounded up."""
+    return -(-len(text) // 4)
+
+
+def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
+    """Check a body of /v1/chat/completions (`chat`) or /v1/completions.
+
+    Members that are not named below are accepted and have no effect, as is `ignore_eos`:
+    an answer with max_tokens always gets that long. Raises ApiError with 400 or 404.
+    """
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}") from None
+    if not isinstance(asked, dict):
+        raise ApiError(400, "The body must be a JSON object.")
+    model = _member(asked, "model", str)
+    if model is not None and model not in settings.models:
+        raise ApiError(404, f"The model `{model}` does not exist.", "model")
+    for name in ("temperature", "top_p"):
+        _member(asked, name, (int, float))
+    n = _count(asked, "n") or 1
+    if n > _MAX_CHOICES:
+        raise ApiError(400, f"n must be at most {_MAX_CHOICES}, got {n}.", "n")
+    stream = _member(asked, "stream", bool) or False
+    options = _member(asked, "stream_options", dict)
+    if options is not None and not stream:
+        message = "Stream options can only be defined when `stream=True`."
+        raise ApiError(400, message, "stream_options")
+    include_usage = _member(options or {}, "include_usage", bool) or False
+    continuous = _member(options or {}, "continuous_usage_stats", bool) or False
+    lengths = [_chat_tokens(asked)] if chat else _prompts_tokens(asked)
+    max_tokens = _count(asked, "max_completion_tokens") if chat else None
+    max_tokens = max_tokens or _count(asked, "max_tokens")
+    min_tokens = _member(asked, "min_tokens", int) or 0
+    return Ask(
+        chat=chat,
+        prompts=tuple(_prompt(length, max_tokens, min_tokens, settings) for length in lengths),
+        n=n,
+        stream=stream,
+        include_usage=include_usage,
+        continuous_usage=include_usage and continuous,
+    )
+
+
+def _prompt(tokens: int, max_tokens: int | None, min_tokens: int, settings: SimSettings) -> Prompt:
+    """Fix the length of the answers to a prompt of so many tokens."""
+    limit = settings.max_model_len
+    if tokens + (max_tokens or 1) > limit:
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, you requested "
+            f"{max_tokens or 1} output tokens and your prompt contains {tokens} input tokens. "
+            "Please reduce the length of the prompt or the number of requested output tokens."
+        )
+        raise ApiError(400, message, "max_tokens" if tokens < limit else "input_tokens")
+    if max_tokens is not None:
+        if min_tokens > max_tokens:
+            message = f"min_tokens must be at most max_tokens={max_tokens}, got {min_tokens}."
+            raise ApiError(400, message, "min_tokens")
+        return Prompt(tokens, max_tokens, "length")
+    natural = max(settings.default_max_tokens, min_tokens)
+    if tokens + natural > limit:
+        return Prompt(tokens, limit - tokens, "length")
+    return Prompt(tokens, natural, "stop")
+
+
+def _chat_tokens(asked: dict[str, Any]) -> int:
+    """The text of all messages, plus 4 tokens for each; parts that are not text count nothing."""
+    messages = _member(asked, "messages", list)
+    if not messages:
+        raise ApiError(400, "messages: want a list of at least one message.", "messages")
+    total = 0
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise ApiError(400, "messages: each must be an object with a role.", "messages")
+        content = message.get("content")
+        parts = content if isinstance(content, list) else [{"text": content or ""}]
+        for part in parts:
+            text = part.get("text", "") if isinstance(part, dict) else None
+            if not isinstance(text, str):
+                message = "messages: content must be a string or a list of parts."
+                raise ApiError(400, message, "messages")
+            total += text_tokens(text)
+        total += _TOKENS_PER_MESSAGE
+    return total
+
+
+def _prompts_tokens(asked: dict[str, Any]) -> list[int]:
+    """The length of each prompt: a text, a list of token ids, or a list of either."""
+    prompt = asked.get("prompt")
+    is_one = isinstance(prompt, str) or (
+        isinstance(prompt, list) and all(type(item) is int for item in prompt)
+    )
+    prompts: list[Any] = [prompt] if is_one else prompt if isinstance(prompt, list) else []
+    lengths: list[int] = []
+    for one in prompts:
+        if isinstance(one, str):
+            lengths.append(text_tokens(one))
+        elif isinstance(one, list) and all(type(item) is int for item in one):
+            lengths.append(len(one))
+        else:
+            raise ApiError(400, "prompt: want text, token ids, or a list of either.", "prompt")
+    if not lengths or 0 in lengths:
+        raise ApiError(400, "prompt: want at least one prompt, none of them empty.", "prompt")
+    return lengths
+
+
+def _member(asked: dict[str, Any], name: str, kind: Any) -> Any:
+    """A member of this JSON type, or None if absent or null. A bool is no number."""
+    value = asked.get(name)
+    if value is None:
+        return None
+    if isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+        return value
+    raise ApiError(400, f"{name}: {value!r:.100} has the wrong type.", name)
+
+
+def _count(asked: dict[str, Any], name: str) -> int | None:
+    """A whole number of at least 1, or None."""
+    value = _member(asked, name, int)
+    if value is not None and value < 1:
+        raise ApiError(400, f"{name} must be at least 1, got {value}.", name)
+    return value

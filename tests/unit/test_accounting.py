@@ -1,0 +1,41 @@
+"""From the tags of an access log entry to tokens and times."""
+
+import pytest
+
+from extproc import accounting
+
+STREAM = {
+    "kind": "stream",
+    "tenant": "acme",
+    "prompt_tokens": "12",
+    "cached_tokens": "-",
+    "completion_tokens": "11",
+    "ttft_us": "250000",
+    "generation_us": "1000000",
+}
+
+
+def test_a_streamed_answer_has_a_time_to_first_token_and_one_per_token_after_it() -> None:
+    account = accounting.read(STREAM)
+    assert account
+    assert (account.tenant, account.prompt_tokens, account.cached_tokens) == ("acme", 12, None)
+    assert account.ttft_s == pytest.approx(0.25)
+    assert account.tpot_s == pytest.approx(0.1)
+
+
+def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
+    account = accounting.read(STREAM | {"kind": "json"})
+    assert account
+    assert (account.completion_tokens, account.ttft_s, account.tpot_s) == (11, None, None)
+
+
+@pytest.mark.parametrize("change", [{"generation_us": "-"}, {"completion_tokens": "1"}])
+def test_a_cut_stream_and_a_single_token_have_no_time_per_token(change: dict[str, str]) -> None:
+    account = accounting.read(STREAM | change)
+    assert account
+    assert account.tpot_s is None
+
+
+def test_what_the_processor_did_not_admit_is_not_accounted() -> None:
+    assert accounting.read(STREAM | {"kind": "-"}) is None
+    assert accounting.read({}) is None

@@ -1,0 +1,106 @@
+"""The policy block: what is accepted, and that every mistake names its path."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from extproc.config import ConfigError, from_document, load
+
+REFERENCE = Path(__file__).parents[2] / "envoy" / "envoy.yaml"
+
+
+def policy(**changes: Any) -> dict[str, Any]:
+    pools = {"small": {"model": "s", "slots": 4}, "large": {"model": "l", "slots": 2}}
+    return {"forebay": {"pools": pools, **changes}}
+
+
+def reference() -> Any:
+    return yaml.safe_load(REFERENCE.read_text())
+
+
+def test_the_reference_config_is_read_with_its_endpoints_and_the_processors_address() -> None:
+    loaded = load(REFERENCE)
+    assert loaded.listen == "unix:/run/forebay/processor.sock"
+    assert loaded.config.pools["small"].endpoints == ("http://127.0.0.1:8101",)
+    assert loaded.config.admission.max_wait == 10.0
+
+
+def test_a_policy_alone_is_enough() -> None:
+    loaded = from_document(policy(response={"deadline": "2m", "grace": "500ms"}))
+    assert loaded.listen is None
+    assert (loaded.config.response.deadline, loaded.config.response.grace) == (120.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"pool": {}}, "forebay.pool: unknown key"),
+        ({"pools": {}}, "forebay.pools: "),
+        ({"pools": {"small": {"slots": 1}}}, "forebay.pools.small.model: Field required"),
+        ({"pools": {"small": {"model": "s", "slots": 0}}}, "forebay.pools.small.slots: "),
+        ({"pools": {"sm;all": {"model": "s", "slots": 1}}}, "forebay.pools.sm;all: use letters"),
+        ({"pools": {"small": {"model": 'a"b', "slots": 1}}}, "forebay.pools.small.model: use"),
+        ({"admission": {"max_wait": 10}}, "forebay.admission.max_wait: write a duration with"),
+        ({"admission": {"max_wait": "10 s"}}, "forebay.admission.max_wait: write a duration with"),
+        ({"admission": {"max_wait": "0s"}}, "forebay.admission.max_wait: "),
+        ({"admission": {"high_water": 1, "low_water": 2}}, "forebay.admission: low_water (2) must"),
+        ({"admission": {"high_water": -1}}, "forebay.admission.high_water: "),
+        ({"routing": {"small": "tiny"}}, "forebay.routing.small: no pool is named 'tiny'"),
+        (
+            {"routing": {"fallback": {"small": ["x"]}}},
+            "forebay.routing.fallback.small: no pool is named 'x'",
+        ),
+        ({"tenants": {"a": {"pools": ["x"]}}}, "forebay.tenants.a.pools: no pool is named 'x'"),
+        ({"tenants": {"a": {"pools": []}}}, "forebay.tenants.a.pools: empty"),
+        ({"tenants": {"a": {"weight": 1}}}, "forebay.tenants.a.weight: unknown key"),
+        ({"tenant_header": "X-Tenant"}, "forebay.tenant_header: write a header name"),
+        ({"routing": {"auto_model": "s"}}, "forebay.pools.small.model: is also"),
+        ({"admin": "9902"}, "forebay.admin: "),
+    ],
+)
+def test_a_mistake_names_its_path(changes: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        from_document(policy(**changes))
+    assert any(text.startswith(line) for text in str(refused.value).splitlines()), refused.value
+
+
+@pytest.mark.parametrize("document", [None, [], "x", {}, {"node": {}}, {"node": {"metadata": []}}])
+def test_a_file_without_a_policy_says_where_to_put_it(document: object) -> None:
+    with pytest.raises(ConfigError, match=r"node\.metadata\.forebay"):
+        from_document(document)
+
+
+def test_a_missing_file_and_one_that_is_not_yaml_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "bad.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match=r"bad\.yaml: not YAML"):
+        load(tmp_path / "bad.yaml")
+
+
+def test_hold_times_out_of_order_are_refused() -> None:
+    document = reference()
+    document["node"]["metadata"]["forebay"]["admission"]["max_wait"] = "15s"
+    with pytest.raises(
+        ConfigError, match=r"max_wait: 15s must be below .* message_timeout \(15s\)"
+    ):
+        from_document(document)
+    document = reference()
+    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["stream_idle_timeout"] = "15s"
+    with pytest.raises(ConfigError, match=r"message_timeout: 15s .* stream_idle_timeout \(15s\)"):
+        from_document(document)
+
+
+def test_a_pool_without_a_cluster_and_a_bootstrap_without_the_filter_are_refused() -> None:
+    document = reference()
+    document["static_resources"]["clusters"][0]["name"] = "tiny"
+    with pytest.raises(ConfigError, match=r"forebay\.pools\.small: .* no static cluster"):
+        from_document(document)
+    document = reference()
+    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["http_filters"].pop(0)
+    with pytest.raises(ConfigError, match="no ext_proc filter"):
+        from_document(document)

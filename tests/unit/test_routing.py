@@ -1,0 +1,126 @@
+"""Which pools a request may use: tenant, named model, rules, fallback, health."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.config import PoolConfig, RoutingConfig
+from extproc.routing import Plan, Unroutable, plan
+from extproc.routing.difficulty import judge
+
+POOLS = {
+    "small": PoolConfig(model="small-7b", slots=4, context=1000),
+    "large": PoolConfig(model="large-70b", slots=2, context=4000),
+    "hosted": PoolConfig(model="gpt-x", slots=8, overflow_only=True, server="other"),
+}
+ROUTING = RoutingConfig(
+    fallback={"small": ("small", "large", "hosted"), "large": ("hosted",)},
+)
+
+
+def planned(text: str = "Hello", model: str = "auto", **changes: object) -> Plan:
+    arguments: dict[str, object] = {
+        "tokens_needed": 10,
+        "latency_budget_ms": None,
+        "allowed": tuple(POOLS),
+        "pools": POOLS,
+        "routing": ROUTING,
+        "is_up": lambda _: True,
+    }
+    return plan(model=model, last_user_text=text, **(arguments | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "budget_ms", "size", "reason"),
+    [
+        ("Please compare A and B", 999, "small", "latency-budget"),
+        ("Please compare A and B", 1000, "large", "word-compare"),
+        ("Why is the sky blue?", None, "small", "short-question"),
+        ("Explain why the sky is blue.", None, "large", "word-why"),
+        ("ANALYSE this", None, "large", "word-analyse"),
+        ("analyze this", None, "large", "word-analyze"),
+        ("Design: a bridge", None, "large", "word-design"),
+        ("redesign comparable designs", None, "small", "default"),  # whole words only
+        ("Tell me a story", None, "small", "default"),
+        ("word " * 18 + "why?", None, "small", "short-question"),  # 19 words
+        ("word " * 19 + "why?", None, "large", "word-why"),  # 20 words
+        ("", None, "small", "default"),
+    ],
+)
+def test_the_first_rule_that_applies_decides(
+    text: str, budget_ms: float | None, size: str, reason: str
+) -> None:
+    assert judge(text, budget_ms) == (size, reason)
+
+
+def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
+    assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default")
+    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare")
+
+
+def test_a_prompt_too_long_for_the_small_pool_goes_large() -> None:
+    assert planned("Hi?", tokens_needed=1001) == Plan(("large", "hosted"), "context")
+    assert planned("Hi?", tokens_needed=1001, latency_budget_ms=1).pools[0] == "large"
+
+
+def test_a_later_tier_without_room_for_the_prompt_is_left_out() -> None:
+    routing = RoutingConfig(fallback={"large": ("small", "hosted")})
+    assert planned("why", tokens_needed=2000, routing=routing).pools == ("large", "hosted")
+
+
+def test_a_model_named_by_the_client_is_honoured() -> None:
+    assert planned("Compare", model="small-7b", tokens_needed=9999).pools[0] == "small"
+    assert planned("Hi?", model="gpt-x").pools == ("hosted",)
+
+
+def test_an_unknown_model_and_one_that_is_not_allowed_are_told_apart() -> None:
+    with pytest.raises(Unroutable) as unknown:
+        planned(model="gpt-9")
+    assert unknown.value.why == "model_not_found"
+    with pytest.raises(Unroutable) as forbidden:
+        planned(model="large-70b", allowed=("small",))
+    assert forbidden.value.why == "model_not_allowed"
+
+
+def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
+    only_small = planned("Compare A and B", allowed=("small",))
+    assert only_small == Plan(("small", "small"), "word-compare; tenant may not use large")
+
+
+def test_a_pool_that_is_down_leaves_the_list() -> None:
+    down = planned("Hello", is_up=lambda pool: pool != "small")
+    assert down == Plan(("large", "hosted"), "default; small is down")
+
+
+def test_when_all_are_down_the_list_stays() -> None:
+    assert planned("Hello", is_up=lambda _: False).pools == ("small", "small", "large", "hosted")
+
+
+@given(
+    text=st.text(max_size=200),
+    model=st.sampled_from(["auto", "small-7b", "large-70b", "gpt-x"]),
+    allowed=st.lists(st.sampled_from(list(POOLS)), min_size=1, unique=True),
+    tokens=st.integers(0, 10_000),
+    budget=st.none() | st.floats(0, 5000),
+    up=st.sets(st.sampled_from(list(POOLS))),
+)
+def test_every_plan_stays_within_the_tenants_pools(
+    text: str, model: str, allowed: list[str], tokens: int, budget: float | None, up: set[str]
+) -> None:
+    try:
+        made = planned(
+            text,
+            model,
+            allowed=allowed,
+            tokens_needed=tokens,
+            latency_budget_ms=budget,
+            is_up=lambda pool: pool in up,
+        )
+    except Unroutable:
+        assert model != "auto"
+        return
+    assert made.pools
+    assert set(made.pools) <= set(allowed)
+    assert made.reason
+    if set(made.pools) & up:
+        assert set(made.pools) <= up

@@ -1,0 +1,107 @@
+"""Envoy's messages as bytes, and that the generated code is what protos/ says."""
+
+import filecmp
+import runpy
+from pathlib import Path
+
+from extproc import wire
+from extproc._generated.forebay_accesslog_pb2 import StreamAccessLogsMessage
+from extproc._generated.forebay_ext_proc_pb2 import (
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
+    runpy.run_path(str(ROOT / "protos" / "generate.py"))["generate"](tmp_path)
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert len(made) == 4
+    _, different, missing = filecmp.cmpfiles(
+        tmp_path, ROOT / "extproc" / "_generated", made, shallow=False
+    )
+    assert (different, missing) == ([], []), "run `make protos`"
+
+
+def test_request_headers_are_read_from_raw_and_from_plain_values() -> None:
+    headers = HeaderMap(
+        headers=[
+            HeaderValue(key=":path", raw_value=b"/v1/models"),
+            HeaderValue(key="x-a", value="plain"),
+            HeaderValue(key="x-b", raw_value=b"\xff"),
+        ]
+    )
+    message = ProcessingRequest(request_headers=HttpHeaders(headers=headers, end_of_stream=True))
+    assert wire.read(message.SerializeToString()) == wire.RequestHeaders(
+        {":path": "/v1/models", "x-a": "plain", "x-b": "�"}, True
+    )
+
+
+def test_the_body_is_read_byte_for_byte() -> None:
+    message = ProcessingRequest(request_body=HttpBody(body=b"\x00{}", end_of_stream=True))
+    assert wire.read(message.SerializeToString()) == wire.RequestBody(b"\x00{}")
+
+
+def test_a_message_that_only_passes_is_answered_in_its_own_phase() -> None:
+    message = ProcessingRequest(response_trailers=HttpTrailers())
+    passing = wire.read(message.SerializeToString())
+    assert isinstance(passing, wire.OtherPhase)
+    reply = ProcessingResponse.FromString(passing.reply)
+    assert reply.WhichOneof("response") == "response_trailers"
+
+
+def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
+    reply = ProcessingResponse.FromString(
+        wire.admit(
+            kind="json",
+            tiers=("small", "small", "large"),
+            timeout_ms=1500,
+            models=wire.models_header((3, 9), [("small", '"s"'), ("large", '"l"')]),
+            facts={"tenant": "a"},
+            body=b"{}",
+        )
+    )
+    common = reply.request_body.response
+    assert {h.header.key: h.header.raw_value for h in common.header_mutation.set_headers} == {
+        "x-forebay-admit": b"json",
+        "x-envoy-max-retries": b"2",
+        "x-envoy-upstream-rq-timeout-ms": b"1500",
+        "x-forebay-models": b'3:9;small="s";large="l";',
+    }
+    assert common.clear_route_cache
+    assert common.body_mutation.body == b"{}"
+    groups = reply.dynamic_metadata["pg"]["priority_groups"]  # pyright: ignore
+    assert [group["name"] for group in groups] == ["small", "small", "large"]
+    assert dict(reply.dynamic_metadata["forebay"]) == {"tenant": "a"}  # pyright: ignore
+
+
+def test_a_client_body_that_stays_is_not_sent_back() -> None:
+    reply = ProcessingResponse.FromString(
+        wire.admit(kind="json", tiers=("s",), timeout_ms=1, models="", facts={}, body=None)
+    )
+    assert not reply.request_body.response.HasField("body_mutation")
+
+
+def test_an_immediate_reply_carries_status_headers_and_body() -> None:
+    data = wire.immediate(429, [("retry-after", "3")], b"{}", "forebay_overloaded")
+    answer = ProcessingResponse.FromString(data).immediate_response
+    assert (answer.status.code, answer.body, answer.details) == (429, b"{}", "forebay_overloaded")
+    assert answer.headers.set_headers[0].header.raw_value == b"3"
+
+
+def test_log_entries_are_read_with_their_tags() -> None:
+    message = StreamAccessLogsMessage()
+    entry = message.http_logs.log_entry.add()
+    entry.response.response_code.value = 200
+    entry.common_properties.upstream_cluster = "large"
+    entry.common_properties.upstream_request_attempt_count = 2
+    entry.common_properties.custom_tags["kind"] = "stream"
+    assert wire.read_log(message.SerializeToString()) == [
+        wire.LogEntry(200, "large", 2, "", {"kind": "stream"})
+    ]
