@@ -169,9 +169,8 @@ def sim(
 
     Example: forebay sim --port 8101 --model small-7b --decode-ms 10
     """
-    import uvloop
-
-    from serving.sim import SimSettings, serve
+    from serving.settings import SimSettings
+    from serving.sim import run
 
     settings = SimSettings(
         port=port,
@@ -185,7 +184,7 @@ def sim(
         api_key=api_key,
     )
     try:
-        uvloop.run(serve(settings))
+        run(settings)
     except OSError as error:
         _fail(UpError(f"{host}:{port}: {error.strerror}"))
 

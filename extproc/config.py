@@ -42,7 +42,7 @@ def _header_name(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    # These stand in a header between ';', '=' and '"' (see `wire`), and in metric labels.
+    # These stand in metadata between ';', '=' and '"' (see Exchange), and in metric labels.
     if not re.fullmatch(r"[A-Za-z0-9._:/|@+-]{1,200}", value):
         raise ValueError("use letters, digits and . _ : / | @ + - only, 200 at most")
     return value

@@ -114,13 +114,15 @@ class Exchange:
                 kind="stream" if request.stream else "json",
                 tiers=route.pools,
                 timeout_ms=self._timeout_ms(),
-                models=wire.models_header(model_span, self._models(request, route)),
                 facts={
                     "kind": "stream" if request.stream else "json",
                     "tenant": self._tenant.label,
                     "route": f"{route.pools[0]}; reason={route.reason}",
                     "queue_ms": f"{queued_s * 1000:.1f}",
                     "hide_usage": "0" if new_body is None else "1",
+                    "models": self._models(request, route),
+                    "model_span": f"{model_span[0]}:{model_span[1]}",
+                    "body_length": str(len(body if new_body is None else new_body)),
                 },
                 body=new_body,
             )
@@ -231,13 +233,15 @@ class Exchange:
         self._gateway.metrics.queue_wait.labels(pool).observe(waited_s)
         return waited_s
 
-    def _models(self, request: openai.Request, route: Plan) -> list[tuple[str, str]]:
-        """For each tier whose servers call the model otherwise than the client: its JSON name."""
-        return [
-            (tier, f'"{self._config.pools[tier].model}"')
+    def _models(self, request: openai.Request, route: Plan) -> str:
+        """For each tier whose servers call the model otherwise than the client, its JSON name:
+        `;small="small-7b";large="large-70b";`. Spliced into the body by the tier's own filter."""
+        renamed = (
+            f'{tier}="{self._config.pools[tier].model}";'
             for tier in dict.fromkeys(route.pools)
             if self._config.pools[tier].model != request.model
-        ]
+        )
+        return ";" + "".join(renamed)
 
     def _set_timer(self, route: Plan, request_ids: list[str]) -> None:
         """At the deadline ask the servers that may have the request to end it well-formed."""

@@ -183,18 +183,18 @@ def _chat_prompt(members: dict[str, Any], spans: dict[str, Span]) -> tuple[str, 
     size = media = 0
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
-            _refuse("Each message must be an object.", f"messages[{index}]")
+            _refuse("Each of `messages` must be an object.", f"messages[{index}]")
         message = cast("dict[str, object]", message)
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
-            _refuse("Each message needs a `role`, such as `user`.", f"messages[{index}].role")
+            _refuse("Each of `messages` needs a `role`, such as `user`.", f"messages[{index}].role")
         if isinstance(content, str):
             size += _utf8_size(content)
         elif content is not None:
             parts_size, parts_media = _check_parts(content, f"messages[{index}].content")
             size += parts_size
             media += parts_media
-        if len(message) > 2:
+        if len(message) > 2 or content is None:
             size += _extras_size(message)
         if role == "user":
             last_user = content

@@ -32,9 +32,8 @@ EXT_PROC_METHOD = "Process"
 ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 ACCESS_LOG_METHOD = "StreamAccessLogs"
 
-# Headers between the processor and Envoy. Envoy removes whatever a client sends under these names.
+# Envoy removes whatever a client sends under this name; its admit routes match it.
 ADMIT_HEADER = "x-forebay-admit"
-MODELS_HEADER = "x-forebay-models"
 
 Admit = Literal["stream", "json"]
 
@@ -93,20 +92,16 @@ def admit(
     kind: Admit,
     tiers: tuple[str, ...],
     timeout_ms: int,
-    models: str,
     facts: Mapping[str, str],
     body: bytes | None,
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
-    `tiers`: cluster names in the order of the attempts. `models`: see `models_header`. `facts`:
-    metadata under `forebay` for response headers and the access log. `body`: the new body, or None
+    `tiers`: cluster names in the order of the attempts. `facts`: metadata under `forebay`, read by
+    the tiers' upstream filters, response headers and the access log. `body`: the new body, or None
     to leave the client's.
     """
-    headers = [
-        _header("x-envoy-upstream-rq-timeout-ms", str(timeout_ms)),
-        _header(MODELS_HEADER, models),
-    ]
+    headers = [_header("x-envoy-upstream-rq-timeout-ms", str(timeout_ms))]
     common = CommonResponse()
     if body is not None:
         headers.append(_header("content-length", str(len(body))))  # else Envoy answers 500
@@ -131,15 +126,6 @@ def _admit_prepared(kind: Admit, tiers: tuple[str, ...]) -> bytes:
     reply = ProcessingResponse(request_body=BodyResponse(response=common))
     reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
     return reply.SerializeToString()
-
-
-def models_header(span: tuple[int, int], model_json_by_tier: Iterable[tuple[str, str]]) -> str:
-    """What the tiers' upstream filters splice into the body: `12:18;small="small-7b";large=...`.
-
-    `span`: the bytes of the model value in the body that Envoy will send, quotes included.
-    """
-    names = "".join(f"{tier}={model};" for tier, model in model_json_by_tier)
-    return f"{span[0]}:{span[1]};{names}"
 
 
 def immediate(status: int, headers: Iterable[tuple[str, str]], body: bytes, details: str) -> bytes:

@@ -55,7 +55,7 @@ class Completions:
                 return await self._generate(request, received, strike, chat=False)
             received.end("rejected")
             return not_found()
-        except (ApiError, web.HTTPException):
+        except ApiError:
             received.end("rejected")
             raise
         except asyncio.CancelledError:

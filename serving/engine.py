@@ -115,10 +115,10 @@ class Engine:
 
     def abort(self, request_id: str, now: float) -> list[Event]:
         """End all sequences of this id with what they have. Unknown ids are a no-op, and a
-        sequence that a fault holds does not react, as a stalled server would not."""
+        sequence that is to fall silent now does not react, as a stalled server would not."""
         events: list[Event] = []
         for sequence in self._by_request_id.get(request_id, ()):
-            if not sequence.held:
+            if sequence.tokens != sequence.hold_after:
                 sequence.ended = "abort"
                 events.append(Event(sequence, sequence.tokens, False, "abort"))
         self._remove((event.sequence for event in events), now)
@@ -149,6 +149,8 @@ class Engine:
     def _admit(self, now: float) -> None:
         while self.waiting and len(self.running) < self.max_num_seqs:
             sequence, _ = self.waiting.popitem(last=False)
-            sequence.admitted_at = now
-            sequence.ready_at = now + sequence.prompt_tokens * self.prefill_s_per_token
+            # A step that counts as on time may be dated just before an arrival.
+            sequence.admitted_at = max(now, sequence.arrived_at)
+            prefill_s = sequence.prompt_tokens * self.prefill_s_per_token
+            sequence.ready_at = sequence.admitted_at + prefill_s
             self.running[sequence] = None

@@ -31,12 +31,12 @@ async def read_json(request: web.Request) -> object:
 
 
 def check_key(request: web.Request, key: str | None) -> None:
-    """Raises 401, in vLLM's shape, unless the request carries the key, if there is one."""
+    """Raises ApiError 401 unless the request carries the key, if there is one."""
     given = request.headers.get("Authorization", "").encode(errors="replace")
     if key is not None and not hmac.compare_digest(given, f"Bearer {key}".encode()):
-        raise web.HTTPUnauthorized(
-            body=orjson.dumps({"error": "Unauthorized"}), content_type="application/json"
-        )
+        refusal = ApiError(401, "Unauthorized")
+        refusal.body = {"error": "Unauthorized"}  # vLLM's shape of just this one
+        raise refusal
 
 
 def plain_headers(request: web.Request) -> dict[str, str]:

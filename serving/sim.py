@@ -6,7 +6,6 @@ and never know anything of Forebay's gateway. Other packages import only from th
 
 import asyncio
 import signal
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -27,11 +26,10 @@ _BACKLOG = 1024
 
 def run(settings: SimSettings, *, ready: Callable[[], None] | None = None) -> None:
     """`serve` on an event loop of its own: uvloop's where there is one."""
-    loop_factory = None
-    if sys.platform != "win32":
-        import uvloop
-
-        loop_factory = uvloop.new_event_loop
+    try:
+        from uvloop import new_event_loop as loop_factory
+    except ImportError:
+        loop_factory = asyncio.new_event_loop
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(serve(settings, ready=ready))
 

@@ -96,12 +96,22 @@ def test_a_held_sequence_falls_silent_keeps_its_place_and_is_deaf_to_aborts() ->
     held = sequence("a", hold_after=1)
     e.add(held, now=0.0)
     assert told(e.step(0.0)) == [("a", 1, True, None)]
+    assert e.abort("a", 0.5) == [], "deaf as soon as its last token is out"
     assert told(e.step(1.0)) == [("a", 1, False, HELD)]
     assert e.next_step_at() is None
     assert e.abort("a", 2.0) == []
     assert list(e.running) == [held]
     assert e.cancel([held], 3.0) == [held]
     assert not e.running
+
+
+def test_a_step_dated_before_an_arrival_does_not_admit_it_before_it_came() -> None:
+    e = engine(1, prefill_s=0.1)
+    late = sequence("b", prompt=10)
+    e.add(sequence("a", tokens=1), now=0.0)
+    e.add(late, now=0.3)
+    e.step(0.2)
+    assert (late.admitted_at, late.ready_at) == (0.3, 1.3)
 
 
 _actions = st.lists(

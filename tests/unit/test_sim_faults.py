@@ -5,7 +5,10 @@ import time
 from typing import Any
 
 import pytest
-from test_sim_kit import (
+
+from serving.faults import FaultError, Faults
+from serving.sim import SimSettings, serve
+from tests.unit.test_sim_kit import (
     ABORT,
     CHAT,
     TEXT,
@@ -17,9 +20,6 @@ from test_sim_kit import (
     simulator,
     text,
 )
-
-from serving.faults import FaultError, Faults
-from serving.sim import SimSettings, serve
 
 STREAM = chat(stream=True, max_tokens=10)
 
@@ -141,9 +141,7 @@ async def test_a_client_that_leaves_during_the_latency_is_seen() -> None:
         connection = await sim.send(CHAT, STREAM)
         await asyncio.sleep(0.03)
         connection.close()
-        async with asyncio.timeout(1):
-            while (await sim.requests())[0]["ended"] != "disconnected":
-                await asyncio.sleep(0.01)
+        await sim.until_ended("disconnected")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,17 @@ class Sim:
     async def until_gauges(self, running: int, waiting: int, within_s: float = 1.0) -> None:
         """Wait for these gauges; fails if they do not come in time."""
         async with asyncio.timeout(within_s):
-            while await self.gauges() != (running, waiting):
+            while True:
+                if await self.gauges() == (running, waiting):
+                    return
+                await asyncio.sleep(0.01)
+
+    async def until_ended(self, how: str, within_s: float = 1.0) -> None:
+        """Wait until the first request in the log has ended like this."""
+        async with asyncio.timeout(within_s):
+            while True:
+                if (await self.requests())[0]["ended"] == how:
+                    return
                 await asyncio.sleep(0.01)
 
     async def connect(self) -> socket.socket:

@@ -1,0 +1,221 @@
+"""What the simulated server shows of itself (metrics, log), and its life as a process."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+import sys
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from serving.sim import SimSettings, serve
+from tests.unit.test_sim_kit import (
+    CHAT,
+    TEXT,
+    Sim,
+    chat,
+    receive_all,
+    receive_until,
+    simulator,
+    text,
+)
+
+LONG = {"max_tokens": 5000}
+
+
+# Metrics.
+
+
+async def test_metrics_count_tokens_ends_and_times_under_vllms_names() -> None:
+    async with simulator(max_num_seqs=1, decode_ms_per_token=5) as sim:
+        await asyncio.gather(*(sim.json("POST", CHAT, json=chat(max_tokens=4)) for _ in range(2)))
+        await sim.json("POST", TEXT, json=text(n=2))
+        samples = await sim.metrics()
+    assert samples["prompt_tokens_total"] == 6 * 2 + 4 * 2, "each choice is a sequence, as in vLLM"
+    assert samples["generation_tokens_total"] == 4 * 2 + 6 * 2
+    ends = {
+        r: samples[f'request_success_total{{finished_reason="{r}"}}'] for r in ("stop", "length")
+    }
+    assert ends == {"stop": 2, "length": 2}
+    for name in ("time_to_first_token", "e2e_request_latency", "request_queue_time"):
+        assert samples[f"{name}_seconds_count"] == 4
+    assert samples["inter_token_latency_seconds_count"] == 3 * 2 + 5 * 2
+    assert samples["inter_token_latency_seconds_sum"] == pytest.approx(16 * 0.005, rel=0.2)
+    assert 0.015 <= samples["request_queue_time_seconds_sum"] < 0.4
+    assert samples['inter_token_latency_seconds_bucket{le="0.01"}'] >= 14
+    assert samples["num_requests_running"] == samples["num_requests_waiting"] == 0
+    assert samples["kv_cache_usage_perc"] == 0
+
+
+async def test_kv_cache_usage_is_a_share_that_grows_while_something_runs() -> None:
+    async with simulator(max_num_seqs=1, max_model_len=1000, decode_ms_per_token=5) as sim:
+        connection = await sim.send(TEXT, text(prompt=[1] * 500, max_tokens=500))
+        with connection:
+            await sim.until_gauges(1, 0)
+            before = (await sim.metrics())["kv_cache_usage_perc"]
+            await asyncio.sleep(0.05)
+            after = (await sim.metrics())["kv_cache_usage_perc"]
+    assert 0.5 <= before < after < 0.6
+
+
+# What was received.
+
+
+async def test_the_log_shows_what_reached_the_model_byte_for_byte() -> None:
+    async with simulator() as sim:
+        body = b'{ "model":"auto", "messages":[{"role":"user","content":"\xc3\xa4"}],"x":1 }'
+        before = time.time()
+        async with sim.http.post(
+            CHAT, data=body, headers={"X-Request-Id": "R", "X-Tenant": "acme"}
+        ) as response:
+            assert response.status == 200
+        await sim.json("GET", "/v1/models")
+        status, log = await sim.json("GET", "/sim/requests")
+    assert status == 200
+    assert log["total"] == 1, "only POST /v1/* counts"
+    (one,) = log["requests"]
+    assert set(one) == {
+        *("id", "path", "headers", "body_base64", "received_at", "ended", "tokens"),
+    }
+    assert (one["id"], one["path"]) == ("R", CHAT)
+    assert one["headers"]["x-tenant"] == "acme"
+    assert base64.b64decode(one["body_base64"]) == body
+    assert before <= one["received_at"] <= time.time()
+    assert (one["ended"], one["tokens"]) == ("stop", 6)
+
+
+async def test_the_log_shows_progress_is_cleared_by_delete_and_keeps_its_total() -> None:
+    async with simulator(decode_ms_per_token=5) as sim:
+        response = await sim.http.post(CHAT, json=chat(stream=True, **LONG))
+        await response.content.readuntil(b" simulated")
+        (one,) = await sim.requests()
+        assert one["ended"] is None
+        assert one["tokens"] >= 3
+        assert await sim.json("DELETE", "/sim/requests") == (200, {"total": 1, "requests": []})
+        await sim.json("POST", "/v1/embeddings", json={})
+        _, log = await sim.json("GET", "/sim/requests")
+        response.close()
+    assert log["total"] == 2
+    (one,) = log["requests"]
+    assert (one["path"], one["id"], one["ended"]) == ("/v1/embeddings", None, "rejected")
+
+
+async def test_the_log_keeps_the_last_thousand() -> None:
+    async with simulator() as sim:
+        connection = await sim.connect()
+        with connection:
+            head = (
+                b"POST /v1/x HTTP/1.1\r\nHost: sim\r\nX-Request-Id: %d\r\nContent-Length: 0\r\n\r\n"
+            )
+            for start in range(0, 1010, 10):
+                batch = b"".join(head % number for number in range(start, start + 10))
+                await asyncio.get_running_loop().sock_sendall(connection, batch)
+                await receive_until(connection, lambda got: got.count(b"Not Found") >= 20)
+        _, log = await sim.json("GET", "/sim/requests")
+    assert log["total"] == 1010
+    assert [one["id"] for one in log["requests"]] == [str(number) for number in range(10, 1010)]
+
+
+async def test_header_bytes_that_are_no_utf8_do_not_break_anything() -> None:
+    async with simulator() as sim:
+        connection = await sim.connect()
+        with connection:
+            payload = json.dumps(chat()).encode()
+            head = (
+                b"POST %b HTTP/1.1\r\nHost: sim\r\nX-Request-Id: \xff\r\nContent-Length: %d\r\n\r\n"
+            )
+            request = head % (CHAT.encode(), len(payload)) + payload
+            await asyncio.get_running_loop().sock_sendall(connection, request)
+            answer = await receive_until(connection, lambda got: b"}}" in got or b"\r\n}" in got)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert len(await sim.requests()) == 1
+
+
+# The process.
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def test_a_taken_port_is_an_oserror_and_ready_is_not_called() -> None:
+    called: list[bool] = []
+    async with simulator() as sim:
+        with pytest.raises(OSError, match="address already in use"):
+            await serve(SimSettings(port=sim.port), ready=lambda: called.append(True))
+    assert called == []
+
+
+async def test_serve_is_ready_when_it_accepts_and_ends_when_cancelled() -> None:
+    port, ready = _free_port(), asyncio.Event()
+    task = asyncio.create_task(serve(SimSettings(port=port), ready=ready.set))
+    await asyncio.wait_for(ready.wait(), 2)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    with pytest.raises(OSError, match=r"111|refused"):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"models": []},
+        {"models": "small"},
+        {"max_num_seqs": 0},
+        {"max_model_len": 1},
+        {"default_max_tokens": 0},
+        {"decode_ms_per_token": -1},
+        {"prefill_ms_per_1k_tokens": float("nan")},
+        {"keep_alive_interval_s": 0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        SimSettings(port=1, **wrong)
+
+
+async def test_on_uvloop_it_serves_resets_and_stops_on_sigterm_cutting_streams() -> None:
+    port = _free_port()
+    code = (
+        "import sys, uvloop\n"
+        "from serving.sim import SimSettings, run\n"
+        f"settings = SimSettings(port={port}, decode_ms_per_token=5)\n"
+        "run(settings, ready=lambda: sys.stdout.write('ready\\n') and sys.stdout.flush())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        assert await asyncio.wait_for(process.stdout.readline(), 10) == b"ready\n"
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+            sim = Sim(port, http)
+            await sim.faults(reset_after=2)
+            body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, **LONG}
+            with await sim.send(CHAT, body) as connection:
+                received, reset = await receive_all(connection)
+            assert reset
+            assert received.endswith(b"\n\n\r\n")
+            await sim.faults()
+            with await sim.send(CHAT, body) as connection:
+                await receive_until(connection, lambda got: b"simulated" in got)
+                process.terminate()
+                received, _ = await receive_all(connection)
+                assert b"[DONE]" not in received
+        assert await asyncio.wait_for(process.wait(), 3) == 0
+        assert process.stderr is not None
+        assert await process.stderr.read() == b""
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
