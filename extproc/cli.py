@@ -2,15 +2,15 @@
 
 import logging
 import signal
+import threading
 from importlib.resources import files
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from extproc import config
-from extproc.up import Options, Stack, UpError
+from extproc.up import Interrupted, Options, Stack, UpError
 
 app = typer.Typer(
     help="Admission, routing and honest endings for LLM endpoints behind Envoy.",
@@ -65,7 +65,9 @@ def up(
         if not equals:
             _fail(UpError(f"--backend {entry}: write it as POOL=URL"))
         backends[pool] = url
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop = threading.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda *_: stop.set())
     stack: Stack | None = None
     try:
         stack = Stack(
@@ -77,6 +79,7 @@ def up(
                 backends=backends,
             ),
             say=lambda line: typer.echo(f"  {line}"),
+            interrupted=stop.is_set,
         )
         typer.echo("forebay: starting")
         stack.start()
@@ -84,15 +87,11 @@ def up(
         stack.watch()
     except (UpError, config.ConfigError) as error:
         _fail(error)
-    except KeyboardInterrupt:
+    except Interrupted:
         typer.echo("\nforebay: stopping")
     finally:
         if stack:
             stack.stop()
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _welcome(stack: Stack, *, simulated: bool) -> str:

@@ -186,6 +186,7 @@ def from_document(document: object) -> Loaded:
         problems += _clusters_missing(config, bootstrap)
         listen = _processor_address(bootstrap, problems)
         problems += _hold_times_out_of_order(config, bootstrap)
+        problems += _pools_no_route_knows(config, bootstrap)
     if problems:
         raise ConfigError("\n".join(problems))
     return Loaded(config=config, listen=listen)
@@ -325,6 +326,18 @@ def _hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> It
                     f"message_timeout: {message_s:g}s (ext_proc filter) must be below "
                     f"stream_idle_timeout ({idle_s:g}s)"
                 )
+
+
+def _pools_no_route_knows(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
+    """Envoy takes from our list of pools only what its route's priority groups name."""
+    for mapping in _walk(bootstrap.get("static_resources")):
+        if str(mapping.get("@type", "")).endswith(".PriorityGroupClusterSpecifier"):
+            groups = cast("list[object]", mapping.get("priority_groups") or [])
+            names = {_mapping(group).get("name") for group in groups}
+            for pool in config.pools:
+                if pool not in names:
+                    yield f"forebay.pools.{pool}: an admit route's priority_groups lacks this pool"
+            return
 
 
 def _envoy_duration_s(value: object, default_s: float) -> float:

@@ -26,7 +26,8 @@ _log = logging.getLogger(__name__)
 # larger message would break the stream instead of answering 413.
 _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 
-type_of_context = grpc.aio.ServicerContext
+# After the last exchange Envoy's log still has to tell of it (buffer_flush_interval, 0.5 s).
+_LAST_LOG_S = 1.0
 
 
 class CannotListen(Exception):
@@ -62,6 +63,8 @@ class _Service:
         self._gateway = gateway
         self._health = health.aio.HealthServicer()
         self.ready = False
+        self._exchanges: set[asyncio.Task[object]] = set()
+        self._drained = asyncio.Event()
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
@@ -104,7 +107,12 @@ class _Service:
     async def drain(self, grace_s: float) -> None:
         """Running exchanges finish; new ones find no processor, so Envoy answers them 503."""
         await self._set_ready(False)
-        await self._server.stop(grace_s)
+        stopping = asyncio.ensure_future(self._server.stop(grace_s))
+        if self._exchanges:
+            await asyncio.wait(self._exchanges, timeout=grace_s)
+        await asyncio.wait((stopping,), timeout=_LAST_LOG_S)
+        self._drained.set()
+        await stopping
 
     async def _set_ready(self, ready: bool) -> None:
         self.ready = ready
@@ -112,8 +120,11 @@ class _Service:
         for name in ("", wire.EXT_PROC_SERVICE):
             await self._health.set(name, status)
 
-    async def _process(self, _: object, context: type_of_context) -> None:
+    async def _process(self, _: object, context: grpc.aio.ServicerContext) -> None:
         stream = _GrpcStream(context)
+        task = asyncio.current_task()
+        assert task is not None
+        self._exchanges.add(task)
         try:
             await Exchange(self._gateway, stream).run()
         except Exception as error:
@@ -126,13 +137,24 @@ class _Service:
             _log.error("exchange failed: %s in %s", type(error).__name__, place)
             raise RuntimeError("exchange failed") from None
         finally:
+            self._exchanges.discard(task)
             stream.close()
 
-    async def _log(self, _: object, context: type_of_context) -> bytes:
-        while (data := await context.read()) is not grpc.aio.EOF:
-            for entry in wire.read_log(data):
-                self._gateway.account(entry)
-        return wire.LOG_REPLY
+    async def _log(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
+        """Envoy never ends this stream itself; it is over when we have drained."""
+        drained = asyncio.ensure_future(self._drained.wait())
+        reading = asyncio.ensure_future(context.read())
+        try:
+            while True:
+                await asyncio.wait((reading, drained), return_when=asyncio.FIRST_COMPLETED)
+                if not reading.done() or (data := reading.result()) is grpc.aio.EOF:
+                    return wire.LOG_REPLY
+                for entry in wire.read_log(data):
+                    self._gateway.account(entry)
+                reading = asyncio.ensure_future(context.read())
+        finally:
+            reading.cancel()
+            drained.cancel()
 
 
 class _GrpcStream:
@@ -140,7 +162,7 @@ class _GrpcStream:
 
     __slots__ = ("_context", "_reading")
 
-    def __init__(self, context: type_of_context) -> None:
+    def __init__(self, context: grpc.aio.ServicerContext) -> None:
         self._context = context
         self._reading: asyncio.Task[wire.Message | None] | None = None
 

@@ -37,6 +37,10 @@ class UpError(Exception):
     """The stack cannot run; the message is one sentence for a person."""
 
 
+class Interrupted(Exception):
+    """Somebody asked it to stop."""
+
+
 @dataclass(frozen=True)
 class Options:
     """`backends`: pool -> URL of a real server; empty: every pool is simulated. Port 0: any."""
@@ -55,9 +59,15 @@ class Options:
 class Stack:
     """Everything that `up` runs. `start`, then `watch` or not, then `stop`, always."""
 
-    def __init__(self, options: Options, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        options: Options,
+        say: Callable[[str], None],
+        interrupted: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._options = options
         self._say = say
+        self._interrupted = interrupted
         self._children: dict[str, _Child] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-"))
         self.document: Any = None
@@ -66,7 +76,7 @@ class Stack:
         self.backend_urls: dict[str, str] = {}
 
     def start(self) -> None:
-        """Start all and wait until all are healthy; UpError when something cannot."""
+        """Start all and wait until all are healthy; UpError when something cannot, Interrupted."""
         bootstrap = self._render()
         self._start_pools()
         python = (sys.executable, "-m", "extproc.cli")
@@ -81,9 +91,10 @@ class Stack:
         self._wait("envoy", f"{self.envoy_admin_url}/ready")
 
     def watch(self) -> None:
-        """Keep it running until interrupted; UpError when a process keeps dying."""
+        """Keep it running until Interrupted; UpError when a process keeps dying."""
         while True:
             time.sleep(0.2)
+            self._check()
             for child in self._children.values():
                 status = child.process.poll()
                 if status is None:
@@ -202,7 +213,7 @@ class Stack:
         _endpoint(cluster)["address"] = address
         base = self.backend_urls[name] = f"http://{parts.hostname}:{port}"
         self._say(f"asking {name} at {base} for its model ...")
-        models = _until(f"{base}/v1/models", _BACKEND_WITHIN_S, lambda: None)
+        models = _until(f"{base}/v1/models", _BACKEND_WITHIN_S, self._check)
         if models is None:
             raise UpError(
                 f"backend {name}: {base}/v1/models gave no answer in {_BACKEND_WITHIN_S:g} s"
@@ -237,6 +248,12 @@ class Stack:
             if name in self._children:
                 self._wait(name, f"{self.backend_urls[name]}/health")
 
+    def _check(self) -> None:
+        # A flag, not an exception from the signal handler: that one gets lost where Python
+        # ignores exceptions, as it does in its hooks around fork.
+        if self._interrupted():
+            raise Interrupted
+
     def _spawn(self, name: str, command: tuple[str, ...]) -> None:
         self._children[name] = child = _Child(name, command, self.folder / f"{name}.log")
         child.start()
@@ -245,6 +262,7 @@ class Stack:
         child = self._children[name]
 
         def still_alive() -> None:
+            self._check()
             status = child.process.poll()
             if status is not None:
                 raise UpError(f"{name} did not start ({_ending(status)}):\n{child.last_words()}")
@@ -319,7 +337,7 @@ def _port(what: str, wanted: int | None, configured: int, flag: str) -> int:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            choose = f", or choose another port with {flag}" if flag else ""
+            choose = f", or choose another with {flag} N (make up ARGS='{flag} N')" if flag else ""
             raise UpError(
                 f"port {port}, wanted for {what}, cannot be used ({error.strerror}): stop what "
                 f"uses it{choose}"

@@ -30,13 +30,15 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
 @pytest.fixture(scope="module")
 def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGateway]:
     """`make_gateway(policy={...}, edit=f, sim_args={...})`: a running stack from the reference
-    config, its policy changed by `policy` (merged) and the whole document by `edit`."""
+    config, its policy changed by `policy` (merged) and the whole document by `edit`; the pools are
+    simulated unless `backends` gives their URLs."""
     stacks: list[Stack] = []
 
     def make(
         policy: dict[str, Any] | None = None,
         edit: Callable[[Any], None] = lambda document: None,
         sim_args: dict[str, tuple[str, ...]] | None = None,
+        backends: dict[str, str] | None = None,
     ) -> Gateway:
         document = copy.deepcopy(yaml.safe_load(REFERENCE.read_text()))
         _merge(document["node"]["metadata"]["forebay"], policy or {})
@@ -51,6 +53,7 @@ def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGatew
                 envoy_admin_port=0,
                 admin_port=0,
                 sim_args={pool: (*FAST, *given.get(pool, ())) for pool in ("small", "large")},
+                backends=backends or {},
                 concurrency=1,
             ),
             say=lambda line: None,

@@ -61,6 +61,8 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
     make_gateway: MakeGateway,
 ) -> None:
     gateway = make_gateway()
+    await gateway.ask(chat(max_tokens=1))
+    gateway.wait_until_accounted()  # so Envoy's log stream is open, too
     running = asyncio.create_task(gateway.ask(chat(stream=True, max_tokens=300)))
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 1, "not running")
     os.kill(gateway.stack.pid("processor"), signal.SIGTERM)
@@ -69,7 +71,7 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
     assert (refused.status, refused.code) == (503, "gateway_unavailable")
     assert not running.done()
     assert len((await running).events) == 301
-    gateway.until(lambda: _gone(gateway.stack.pid("processor")), "it does not end", limit_s=3)
+    gateway.until(lambda: _gone(gateway.stack.pid("processor")), "it does not end", limit_s=2.5)
 
 
 def test_up_prints_a_curl_line_that_works_and_leaves_nothing_behind() -> None:

@@ -94,6 +94,13 @@ def test_hold_times_out_of_order_are_refused() -> None:
         from_document(document)
 
 
+def test_a_pool_that_the_admit_routes_do_not_know_is_refused() -> None:
+    document = reference()
+    document["node"]["metadata"]["forebay"]["pools"]["forebay"] = {"model": "x", "slots": 1}
+    with pytest.raises(ConfigError, match=r"forebay\.pools\.forebay: .* priority_groups lacks"):
+        from_document(document)
+
+
 def test_a_pool_without_a_cluster_and_a_bootstrap_without_the_filter_are_refused() -> None:
     document = reference()
     document["static_resources"]["clusters"][0]["name"] = "tiny"
