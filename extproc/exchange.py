@@ -178,11 +178,7 @@ class Exchange:
         try:
             return openai.parse(headers.values[":path"].partition("?")[0], body)
         except openai.ApiError as error:
-            raise _Answered(
-                "invalid_request",
-                error.status,
-                openai.error_body(error.message, error.type, error.code, error.param),
-            ) from None
+            raise _Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:

@@ -19,6 +19,10 @@ MODELS = "/v1/models"
 
 MAX_MODEL_CHARS = 256
 MAX_CHOICES = 128
+MAX_PROMPTS = 128
+# What bounds the time that one body can take from all others: text of several megabytes stays
+# below it, a hostile body of brackets and commas does not.
+MAX_MARKS = 400_000
 
 # The estimate of prompt tokens: no tokenizer, right within some tens of percent.
 BYTES_PER_TOKEN = 4  # of UTF-8; about right for English and code, and for CJK at 3 bytes a sign
@@ -147,6 +151,8 @@ def _load_object(body: bytes) -> dict[str, Any]:
     in the body its digits stay."""
     if not body:
         _refuse("The body is empty: send a JSON object.")
+    if len(body) > MAX_MARKS and sum(map(body.count, (b",", b"[", b"{"))) > MAX_MARKS:
+        _refuse(f"The body has more than {MAX_MARKS} commas and brackets: send less.")
     try:
         loaded = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -262,6 +268,11 @@ def _completion_prompt(members: dict[str, Any]) -> tuple[str, int, int]:
         return prompt, _ceil_tokens(_utf8_size(prompt)), 1
     if isinstance(prompt, list) and prompt:
         kinds = set(map(type, cast("list[object]", prompt)))  # exact types: a bool is no token id
+        if kinds != {int} and len(cast("list[object]", prompt)) > MAX_PROMPTS:
+            _refuse(
+                f"`prompt` may hold at most {MAX_PROMPTS} prompts: send several requests.",
+                "prompt",
+            )
         if kinds == {str}:
             texts = cast("list[str]", prompt)
             tokens = sum(_ceil_tokens(_utf8_size(text)) for text in texts)
@@ -345,17 +356,17 @@ def _usage(
 # Spans. orjson has accepted the body by now, so these patterns meet valid JSON only.
 
 _READ = frozenset(
-    (
+    [
         "model",
         "messages",
         "prompt",
+        "tools",
         "stream",
         "stream_options",
-        "tools",
+        "n",
         "max_tokens",
         "max_completion_tokens",
-        "n",
-    )
+    ]
 )
 _READ_OF_STREAM_OPTIONS = frozenset(("include_usage",))
 
