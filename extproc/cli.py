@@ -3,14 +3,13 @@
 import logging
 import signal
 import threading
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from extproc import config
-from extproc.up import Interrupted, Options, Stack, UpError
+from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 
 app = typer.Typer(
     help="Admission, routing and honest endings for LLM endpoints behind Envoy.",
@@ -28,12 +27,6 @@ def main() -> None:
 def _fail(error: Exception) -> NoReturn:
     typer.echo(f"forebay: {error}", err=True)
     raise typer.Exit(1) from error
-
-
-def _reference_config() -> Path:
-    """envoy/envoy.yaml of the checkout, or the copy in an installed package."""
-    checkout = Path(__file__).resolve().parent.parent / "envoy" / "envoy.yaml"
-    return checkout if checkout.exists() else Path(str(files("extproc") / "_reference/envoy.yaml"))
 
 
 @app.command()
@@ -72,7 +65,7 @@ def up(
     try:
         stack = Stack(
             Options(
-                config=config_file or _reference_config(),
+                config=config_file or reference_config(),
                 port=port,
                 envoy_admin_port=envoy_admin_port,
                 admin_port=admin_port,
@@ -97,6 +90,7 @@ def up(
 def _welcome(stack: Stack, *, simulated: bool) -> str:
     pools = "".join(f"    {name:<10} {url}\n" for name, url in stack.backend_urls.items())
     simulators = " (simulated: no model answers here)" if simulated else ""
+    key = f" -H 'authorization: Bearer {stack.demo_key}'" if stack.demo_key else ""
     return (
         f"\nForebay runs. Ctrl-C stops it.\n\n"
         f"  gateway      {stack.url}\n"
@@ -105,7 +99,7 @@ def _welcome(stack: Stack, *, simulated: bool) -> str:
         f"  logs         {stack.folder}\n"
         f"  pools{simulators}\n{pools}\n"
         "Try it:\n\n"
-        f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json' "
+        f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json'{key} "
         '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Is the sky blue?"}]}\'\n'
     )
 

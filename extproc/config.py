@@ -131,6 +131,8 @@ class Config(_Block):
     response: ResponseConfig = ResponseConfig()
     tenants: dict[Name, TenantConfig] = {}
     """Policy by tenant; `default` is for every tenant not named here."""
+    unknown_tenant: Literal["default", "refuse"] = "default"
+    """What a tenant without a policy of its own gets: that of `default`, or 403."""
 
 
 class Loaded(BaseModel):
@@ -234,16 +236,16 @@ def _dig(value: object, *keys: str) -> object:
     return value
 
 
-def _walk(value: object) -> Iterator[Mapping[str, Any]]:
+def walk(value: object) -> Iterator[Mapping[str, Any]]:
     """Every mapping in a YAML document, outermost first."""
     if isinstance(value, Mapping):
         mapping = _mapping(cast(object, value))
         yield mapping
         for child in mapping.values():
-            yield from _walk(child)
+            yield from walk(child)
     elif isinstance(value, list):
         for child in cast("list[object]", value):
-            yield from _walk(child)
+            yield from walk(child)
 
 
 def _clusters(bootstrap: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -253,7 +255,7 @@ def _clusters(bootstrap: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _addresses(cluster: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for mapping in _walk(cluster.get("load_assignment")):
+    for mapping in walk(cluster.get("load_assignment")):
         if "endpoint" in mapping:
             yield _mapping(_dig(mapping, "endpoint", "address"))
 
@@ -286,7 +288,7 @@ def _clusters_missing(config: Config, bootstrap: Mapping[str, Any]) -> list[str]
 
 
 def _ext_proc_filter(bootstrap: Mapping[str, Any]) -> Mapping[str, Any]:
-    for mapping in _walk(bootstrap.get("static_resources")):
+    for mapping in walk(bootstrap.get("static_resources")):
         if str(mapping.get("@type", "")).endswith(".ext_proc.v3.ExternalProcessor"):
             return mapping
     return {}
@@ -318,7 +320,7 @@ def _hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> It
             f"forebay.admission.max_wait: {max_wait_s:g}s must be below the ext_proc filter's "
             f"message_timeout ({message_s:g}s)"
         )
-    for mapping in _walk(bootstrap.get("static_resources")):
+    for mapping in walk(bootstrap.get("static_resources")):
         if str(mapping.get("@type", "")).endswith(".HttpConnectionManager"):
             idle_s = _envoy_duration_s(mapping.get("stream_idle_timeout"), 300.0)
             if idle_s and not message_s < idle_s:
@@ -330,7 +332,7 @@ def _hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> It
 
 def _pools_no_route_knows(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
     """Envoy takes from our list of pools only what its route's priority groups name."""
-    for mapping in _walk(bootstrap.get("static_resources")):
+    for mapping in walk(bootstrap.get("static_resources")):
         if str(mapping.get("@type", "")).endswith(".PriorityGroupClusterSpecifier"):
             groups = cast("list[object]", mapping.get("priority_groups") or [])
             names = {_mapping(group).get("name") for group in groups}

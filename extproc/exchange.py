@@ -92,7 +92,7 @@ class Exchange:
 
     async def _admit(self) -> None:
         headers = await self._receive_headers()
-        self._tenant = tenants.resolve(self._config, headers.values.get(self._config.tenant_header))
+        self._tenant = self._resolve_tenant(headers)
         self._answer_without_body(headers)
         self._shed_early()
         await self._stream.send(wire.CONTINUE_HEADERS)
@@ -134,6 +134,17 @@ class Exchange:
         if isinstance(message, wire.RequestHeaders):
             return message
         raise _Gone
+
+    def _resolve_tenant(self, headers: wire.RequestHeaders) -> Tenant:
+        try:
+            return tenants.resolve(self._config, headers.values.get(self._config.tenant_header))
+        except tenants.UnknownTenant:
+            message = "Your key is valid, but its tenant has no policy here. Ask the operator."
+            raise _Answered(
+                "unknown_tenant",
+                403,
+                openai.error_body(message, "permission_error", "unknown_tenant"),
+            ) from None
 
     def _answer_without_body(self, headers: wire.RequestHeaders) -> None:
         """What is decided by the request line and the headers alone."""

@@ -15,8 +15,17 @@ class Tenant(NamedTuple):
     """The pools that this tenant may use, in the order of preference."""
 
 
+class UnknownTenant(Exception):
+    """The policy refuses tenants that it does not name."""
+
+
 def resolve(config: Config, header_value: str | None) -> Tenant:
-    """A tenant without a policy of its own has that of `default`."""
-    label = header_value if header_value in config.tenants else "default"
-    policy = config.tenants.get(label or "default", TenantConfig())
-    return Tenant(label or "default", policy.pools or tuple(config.pools))
+    """A tenant without a policy of its own has that of `default`, or raises UnknownTenant."""
+    if header_value is not None and header_value in config.tenants:
+        label = header_value
+    elif config.unknown_tenant == "default":
+        label = "default"
+    else:
+        raise UnknownTenant
+    policy = config.tenants.get(label, TenantConfig())
+    return Tenant(label, policy.pools or tuple(config.pools))

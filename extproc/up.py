@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -74,6 +75,8 @@ class Stack:
         """The bootstrap as it runs."""
         self.url = self.envoy_admin_url = self.admin_url = ""
         self.backend_urls: dict[str, str] = {}
+        self.demo_key: str | None = None
+        """An API key from the config's key file, if that one holds keys for trying."""
 
     def start(self) -> None:
         """Start all and wait until all are healthy; UpError when something cannot, Interrupted."""
@@ -135,6 +138,7 @@ class Stack:
         """The bootstrap with this run's ports, socket path and backends, written to our folder."""
         document: Any = config.read_yaml(self._options.config)
         self.document = document
+        self._check_policy(document)
         options = self._options
         try:
             policy = document["node"]["metadata"]["forebay"]
@@ -163,6 +167,7 @@ class Stack:
             "the processor's admin page", options.admin_port, admin_port, "--admin-port"
         )
         policy["admin"] = f"127.0.0.1:{admin_port}"
+        self._find_files_beside_the_config(document)
         processor["address"] = {"pipe": {"path": str(self.folder / "processor.sock")}}
         self.url = f"http://127.0.0.1:{listener['port_value']}"
         self.envoy_admin_url = f"http://127.0.0.1:{envoy_admin['port_value']}"
@@ -189,13 +194,34 @@ class Stack:
                     f"the simulated pool {name}", wanted, address["port_value"], ""
                 )
                 self.backend_urls[name] = f"http://127.0.0.1:{address['port_value']}"
-        try:
-            config.from_document(document)
-        except config.ConfigError as error:
-            raise UpError(f"{options.config}:\n{error}") from error
+        self._check_policy(document)
         path = self.folder / "envoy.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False, width=1000), encoding="utf-8")
         return path
+
+    def _check_policy(self, document: object) -> None:
+        try:
+            config.from_document(document)
+        except config.ConfigError as error:
+            raise UpError(f"{self._options.config}:\n{error}") from error
+
+    def _find_files_beside_the_config(self, document: Any) -> None:
+        """What stands under /etc in production, the keys for example, is beside the config here."""
+        for mapping in config.walk(document):
+            if isinstance(source := mapping.get("path_config_source"), dict):
+                path = Path(source["path"])
+                if not path.exists():
+                    beside = self._options.config.resolve().with_name(path.name)
+                    demo = reference_config().with_name(path.name)
+                    found = next((file for file in (beside, demo) if file.exists()), None)
+                    if found is None:
+                        raise UpError(f"{path} is not there, and neither is {beside}")
+                    self._say(f"{path} is not there; using {found}")
+                    source["path"] = str(found)
+                for keys in config.walk(config.read_yaml(Path(source["path"]))):
+                    # Only a key that is for trying may be shown.
+                    if str(keys.get("key", "")).startswith("sk-demo-") and not self.demo_key:
+                        self.demo_key = str(keys["key"])
 
     def _use_backend(
         self, name: str, url: str, cluster: dict[str, Any], pool: dict[str, Any]
@@ -308,6 +334,12 @@ class _Child:
         with suppress(OSError):
             return "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
         return ""
+
+
+def reference_config() -> Path:
+    """envoy/envoy.yaml of the checkout, or the copy in an installed package."""
+    checkout = Path(__file__).resolve().parent.parent / "envoy" / "envoy.yaml"
+    return checkout if checkout.exists() else Path(str(files("extproc") / "_reference/envoy.yaml"))
 
 
 def find_envoy() -> str:

@@ -54,11 +54,17 @@ class Gateway:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.url = stack.url
+        self.key = stack.demo_key
+        self.headers = {
+            "content-type": "application/json",
+            "authorization": f"Bearer {self.key}",
+        }
 
     # --- asking --------------------------------------------------------------------------------
 
     def client(self, **more: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **more)
+        more = {"api_key": self.key, "max_retries": 0} | more
+        return openai.OpenAI(base_url=f"{self.url}/v1", **more)
 
     async def ask(
         self,
@@ -75,7 +81,7 @@ class Gateway:
             session.post(
                 self.url + path,
                 data=data,
-                headers={"content-type": "application/json"} | (headers or {}),
+                headers=self.headers | (headers or {}),
             ) as answer,
         ):
             got = {name.lower(): value for name, value in answer.headers.items()}
@@ -83,6 +89,11 @@ class Gateway:
 
     async def ask_many(self, count: int, body: object = None) -> list[Answer]:
         return await asyncio.gather(*(self.ask(body) for _ in range(count)))
+
+    def head(self, *lines: str, method: str = "POST", path: str = CHAT) -> bytes:
+        """The head of a plain request, with `lines` as further headers."""
+        always = [f"{method} {path} HTTP/1.1", "host: x", f"authorization: Bearer {self.key}"]
+        return "\r\n".join([*always, *lines, "", ""]).encode()
 
     @asynccontextmanager
     async def raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

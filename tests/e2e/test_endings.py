@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.client import CHAT, Answer, Gateway, chat
+from tests.e2e.client import Answer, Gateway, chat
 from tests.e2e.conftest import MakeGateway
 
 
@@ -210,11 +210,7 @@ async def _raw(gateway: Gateway, body: dict[str, Any]) -> tuple[bytes, bytes]:
     """Head and body as bytes, until the connection ends."""
     data = json.dumps(body).encode()
     async with gateway.raw() as (reader, writer):
-        writer.write(
-            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
-            f"content-length: {len(data)}\r\n\r\n".encode()
-            + data
-        )
+        writer.write(gateway.head("connection: close", f"content-length: {len(data)}") + data)
         got = b""
         try:
             while piece := await asyncio.wait_for(reader.read(65536), 10):

@@ -17,6 +17,8 @@ import yaml
 from tests.e2e.client import Gateway, chat
 from tests.e2e.conftest import REFERENCE, MakeGateway
 
+ANY_PORTS = ("--port", "0", "--envoy-admin-port", "0", "--admin-port", "0")
+
 
 @pytest.fixture(scope="module")
 def shared_gateway(make_gateway: MakeGateway) -> Gateway:
@@ -121,9 +123,9 @@ def test_a_taken_port_is_one_clear_sentence() -> None:
     [
         (("up", "--config", "none.yaml"), "none.yaml: cannot be read"),
         (("serve", "--config", "none.yaml"), "none.yaml: cannot be read"),
-        (("up", "--port", "0", "--backend", "small"), "write it as POOL=URL"),
-        (("up", "--port", "0", "--backend", "tiny=http://127.0.0.1:1"), "no pool is named 'tiny'"),
-        (("up", "--port", "0", "--backend", "small=http://127.0.0.1:1"), "no backend for the pool"),
+        (("up", *ANY_PORTS, "--backend", "small"), "write it as POOL=URL"),
+        (("up", *ANY_PORTS, "--backend", "tiny=http://127.0.0.1:1"), "no pool is named 'tiny'"),
+        (("up", *ANY_PORTS, "--backend", "small=http://127.0.0.1:1"), "no backend for the pool"),
     ],
 )
 def test_a_mistake_is_one_clear_sentence(arguments: tuple[str, ...], sentence: str) -> None:
@@ -157,7 +159,8 @@ def test_real_backends_give_their_model_and_context(make_gateway: MakeGateway) -
     try:
         said = _welcome(up)
         url = re.search(r"gateway +(\S+)", said)[1]  # type: ignore[index]
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
+        request = urllib.request.Request(f"{url}/v1/models", headers={"x-api-key": behind.key})
+        with urllib.request.urlopen(request, timeout=5) as answer:
             models = [model["id"] for model in json.load(answer)["data"]]
         assert models == ["auto", "qwen", "large-70b"]
         assert "simulated" not in said.split("Try it")[0]
@@ -167,9 +170,8 @@ def test_real_backends_give_their_model_and_context(make_gateway: MakeGateway) -
 
 
 def _up(*more: str) -> "subprocess.Popen[str]":
-    any_ports = ("--port", "0", "--envoy-admin-port", "0", "--admin-port", "0")
     return subprocess.Popen(
-        [sys.executable, "-m", "extproc.cli", "up", *any_ports, *more],
+        [sys.executable, "-m", "extproc.cli", "up", *ANY_PORTS, *more],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

@@ -1,0 +1,115 @@
+"""Who asks: keys, tenants, and that nobody can say it of himself. And the guard before Python."""
+
+import asyncio
+import subprocess
+
+import openai
+import pytest
+
+from tests.e2e.client import CHAT, Gateway, chat
+from tests.e2e.conftest import MakeGateway
+
+NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
+
+
+@pytest.fixture(scope="module")
+def shared_gateway(make_gateway: MakeGateway) -> Gateway:
+    """`nightly` may use the large pool only, so that its requests are known by their route."""
+    return make_gateway(
+        policy={"tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}}}
+    )
+
+
+@pytest.mark.parametrize(
+    "key", ["", "Bearer", "Bearer sk-wrong", "Bearer sk-demo-acme1", "Basic c2s6"]
+)
+async def test_without_a_valid_key_there_is_no_answer(gateway: Gateway, key: str) -> None:
+    answer = await gateway.ask(headers={"authorization": key})
+    assert (answer.status, answer.code) == (401, "invalid_api_key")
+    assert gateway.received("small") == gateway.received("large") == []
+
+
+def test_the_official_client_sees_an_authentication_error(gateway: Gateway) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        gateway.client(api_key="wrong").models.list()
+
+
+async def test_a_key_in_the_other_header_works_too(gateway: Gateway) -> None:
+    answer = await gateway.ask(
+        chat(max_tokens=1), headers={"authorization": "", "x-api-key": "sk-demo-nightly"}
+    )
+    assert answer.headers["x-forebay-served-by"] == "large"
+
+
+@pytest.mark.parametrize("name", ["x-tenant-id", "X-Tenant-Id", "X-TENANT-ID"])
+async def test_a_client_cannot_say_who_it_is(gateway: Gateway, name: str) -> None:
+    answer = await gateway.ask(chat(max_tokens=1), headers=NIGHTLY | {name: "acme"})
+    assert answer.headers["x-forebay-served-by"] == "large"
+    assert "x-tenant-id" not in gateway.received("large")[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("x-tenant-id: nightly",),
+        ("X-Tenant-ID: nightly", "x-tenant-id: nightly"),
+        ("x-tenant-id: acme", "x-tenant-id: nightly", "x-user-id: root"),
+        ("x-tenant-id:nightly ",),
+        ("connection: x-tenant-id, close", "x-tenant-id: nightly"),
+        ("x-forebay-admit: stream", "x-forebay-admit: json", "X-FOREBAY-ADMIT: json"),
+        ("x-forebay-tier: large", "X-Forebay-Tier: large"),
+        ("x-envoy-original-path: /v1/embeddings", "x-envoy-upstream-rq-timeout-ms: 1"),
+        ("x-http-method-override: GET", "x-original-url: /evil"),
+    ],
+)
+@pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
+def test_forged_headers_change_nothing_over_either_http(
+    gateway: Gateway, lines: tuple[str, ...], version: str
+) -> None:
+    headers = [word for line in lines for word in ("-H", line)]
+    said = subprocess.run(
+        ["curl", "-sS", "-i", version, "--max-time", "10", *headers]
+        + ["-H", f"authorization: Bearer {gateway.key}", "-H", "content-type: application/json"]
+        + ["-d", '{"model":"auto","messages":[{"role":"user","content":"Hi"}],"max_tokens":1}']
+        + [gateway.url + CHAT],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    if "connection" in lines[0] and version != "--http1.1":
+        assert " 200" in said.splitlines()[0] or " 400" in said.splitlines()[0]
+        return
+    assert " 200" in said.splitlines()[0], said
+    assert "x-forebay-served-by: small" in said
+    (request,) = gateway.received("small")
+    forged = {"x-tenant-id", "x-user-id", "x-forebay-admit", "x-forebay-tier"}
+    assert not forged & set(request["headers"])
+
+
+async def test_an_unknown_tenant_has_the_default_policy_or_none(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(policy={"tenants": {"acme": {}}, "unknown_tenant": "refuse"})
+    assert (await gateway.ask(chat(max_tokens=1))).status == 200
+    refused = await gateway.ask(headers=NIGHTLY)
+    assert (refused.status, refused.code) == (403, "unknown_tenant")
+
+
+async def test_one_tenant_cannot_use_up_the_gateway_itself(make_gateway: MakeGateway) -> None:
+    def tight(document: object) -> None:
+        filters = http_filters(document)
+        guard = next(f for f in filters if f["name"] == "envoy.filters.http.local_ratelimit")
+        bucket = guard["typed_config"]["descriptors"][0]["token_bucket"]
+        bucket.update(max_tokens=5, tokens_per_fill=1, fill_interval="60s")
+
+    gateway = make_gateway(edit=tight)
+    answers = await asyncio.gather(*(gateway.ask({"x": 1}) for _ in range(8)))
+    limited = [answer for answer in answers if answer.status == 429]
+    assert len(limited) == 3
+    assert {answer.code for answer in limited} == {"rate_limit_exceeded"}
+    assert {answer.headers["retry-after"] for answer in limited} == {"1"}
+    assert gateway.metric("forebay_decisions_total") == 5, "Python has seen what the guard refused"
+    assert (await gateway.ask(chat(max_tokens=1), headers=NIGHTLY)).status == 200
+
+
+def http_filters(document: object) -> list[dict]:  # type: ignore[type-arg]
+    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]  # type: ignore[index]
+    return chain["filters"][0]["typed_config"]["http_filters"]
