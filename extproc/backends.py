@@ -6,7 +6,7 @@ Requests never pass through here. Every call has a time limit; a server that doe
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import aiohttp
 
@@ -23,66 +23,61 @@ _STOP_LIMIT_S = 1.0
 class Backends:
     """Owns one HTTP session, one poll task for each replica, and the stop calls under way.
 
-    The state is two sets: the replicas polled, and those of them that are up.
+    The state is the polls, by replica, and which of these replicas are up.
     """
 
-    def __init__(self, pools: dict[str, PoolConfig]) -> None:
-        self._pools = pools
+    def __init__(self) -> None:
+        self._polls: dict[str, asyncio.Task[None]] = {}
         self._up: set[str] = set()
-        self._polled: set[str] = set()
+        self._stops: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self) -> None:
-        """Polls each replica once before it returns, then goes on in the background."""
-        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
-        urls = {
-            url for pool in self._pools.values() if pool.server == "vllm" for url in pool.endpoints
-        }
-        healthy = await asyncio.gather(*(self._healthy(url) for url in urls))
-        for url, up in zip(urls, healthy, strict=True):
-            self._set_up(url, bool(up))
-            self._spawn(self._poll(url))
+    async def watch(self, pools: Iterable[PoolConfig]) -> None:
+        """Poll the replicas of these pools from now on, and no others. Returns when each new one
+        has been polled once."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        urls = _vllm_replicas(pools)
+        for url in self._polls.keys() - urls:
+            self._polls.pop(url).cancel()
+            self._up.discard(url)
+        new = urls - self._polls.keys()
+        for url, healthy in zip(new, await asyncio.gather(*map(self._healthy, new)), strict=True):
+            if healthy is not False:
+                self._up.add(url)
+            self._polls[url] = asyncio.create_task(self._poll(url))
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._polls.values(), *self._stops]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._session:
             await self._session.close()
 
-    def is_up(self, pool: str) -> bool:
+    def is_up(self, pool: PoolConfig) -> bool:
         """Whether any replica of the pool answers. A pool that is not polled counts as up."""
-        polled = self._polled.intersection(self._pools[pool].endpoints)
+        polled = self._polls.keys() & pool.endpoints
         return not polled or not polled.isdisjoint(self._up)
 
-    def ask_to_stop(self, pools: Iterable[str], request_ids: Sequence[str]) -> None:
+    def ask_to_stop(self, pools: Iterable[PoolConfig], request_ids: Sequence[str]) -> None:
         """Ask every vllm replica of these pools to end these requests, well-formed, now.
 
         Which replica has the request is not known here; an unknown id does nothing there.
         """
-        urls = {
-            url
-            for pool in pools
-            if self._pools[pool].server == "vllm"
-            for url in self._pools[pool].endpoints
-        }
-        for url in urls:
-            self._spawn(self._stop(url, request_ids))
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for url in _vllm_replicas(pools):
+            task = asyncio.create_task(self._stop(url, request_ids))
+            self._stops.add(task)
+            task.add_done_callback(self._stops.discard)
 
     async def _poll(self, url: str) -> None:
         silent = 0
         while True:
             await asyncio.sleep(_POLL_EVERY_S)
-            up = await self._healthy(url)
-            silent = silent + 1 if up is None else 0
-            if up is not None or silent >= _SILENT_POLLS:
-                self._set_up(url, bool(up))
+            healthy = await self._healthy(url)
+            silent = silent + 1 if healthy is None else 0
+            if healthy is not None or silent >= _SILENT_POLLS:
+                self._set_up(url, bool(healthy))
 
     async def _healthy(self, url: str) -> bool | None:
         """None: no answer in time. A busy server may be slow to answer; a dead one refuses."""
@@ -97,9 +92,8 @@ class Backends:
             return False
 
     def _set_up(self, url: str, up: bool) -> None:
-        if url in self._polled and up != (url in self._up):
+        if up != (url in self._up):
             _log.warning("backend %s is %s", url, "up" if up else "down")
-        self._polled.add(url)
         (self._up.add if up else self._up.discard)(url)
 
     async def _stop(self, url: str, request_ids: Sequence[str]) -> None:
@@ -119,3 +113,7 @@ class Backends:
                     )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.warning("backend %s: asking it to stop failed: %s", url, type(error).__name__)
+
+
+def _vllm_replicas(pools: Iterable[PoolConfig]) -> set[str]:
+    return {url for pool in pools if pool.server == "vllm" for url in pool.endpoints}

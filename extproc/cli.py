@@ -1,6 +1,5 @@
 """The command line, `forebay`. Reads options, calls one room, turns its errors into sentences."""
 
-import logging
 import signal
 import threading
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from extproc import config
+from extproc import config, logs
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 
 app = typer.Typer(
@@ -127,7 +126,7 @@ def serve(
 
     from extproc.server import CannotListen, serve
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_lines = logs.start()
     try:
         loaded = config.load(config_file)
         address = listen or loaded.listen
@@ -135,9 +134,11 @@ def serve(
             raise config.ConfigError(
                 f"{config_file} holds the policy alone: say with --listen where Envoy expects us"
             )
-        uvloop.run(serve(loaded.config, address))
+        uvloop.run(serve(loaded.config, address, config_file))
     except (config.ConfigError, CannotListen) as error:
         _fail(error)
+    finally:
+        log_lines.stop()
 
 
 @app.command()

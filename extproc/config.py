@@ -26,6 +26,8 @@ class ConfigError(Exception):
 
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SIZE = re.compile(r"(\d+)(KiB|MiB|GiB)")
+_UNIT_BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -33,6 +35,12 @@ def _duration_s(value: object) -> object:
     if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
         return float(match[1]) * _UNIT_S[match[2]]
     raise ValueError("write a duration with its unit: 500ms, 10s, 2m or 1h")
+
+
+def _size_bytes(value: object) -> object:
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        return int(match[1]) * _UNIT_BYTES[match[2]]
+    raise ValueError("write a size with its unit: 512KiB, 64MiB or 2GiB")
 
 
 def _header_name(value: str) -> str:
@@ -49,6 +57,7 @@ def _name(value: str) -> str:
 
 
 DurationS = Annotated[float, BeforeValidator(_duration_s), Field(gt=0)]
+SizeBytes = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
@@ -103,6 +112,19 @@ class RoutingConfig(_Block):
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
 
 
+class ExactCacheConfig(_Block):
+    scope: Literal["tenant"] = "tenant"
+    """Within whom an answer is shared."""
+    ttl: DurationS = 3600.0
+    """How long an answer may be given again; a hit does not prolong it."""
+    max_bytes: SizeBytes = 64 * 1024 * 1024
+    """What the whole store may hold, in this processor's memory."""
+
+
+class CacheConfig(_Block):
+    exact: ExactCacheConfig | None = None
+
+
 class ResponseConfig(_Block):
     deadline: DurationS = 120.0
     """From the arrival of a request to the end of its answer."""
@@ -129,6 +151,7 @@ class Config(_Block):
     admission: AdmissionConfig = AdmissionConfig()
     routing: RoutingConfig = RoutingConfig()
     response: ResponseConfig = ResponseConfig()
+    cache: CacheConfig = CacheConfig()
     tenants: dict[Name, TenantConfig] = {}
     """Policy by tenant; `default` is for every tenant not named here."""
     unknown_tenant: Literal["default", "refuse"] = "default"

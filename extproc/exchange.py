@@ -8,10 +8,11 @@ import asyncio
 import logging
 import random
 import time
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from extproc import openai, tenants, wire
 from extproc.admission import Lease, Shed, retry_after_s
+from extproc.cache import Entry, cache_policy, exact_key
 from extproc.gateway import Gateway
 from extproc.routing import Plan, Unroutable, plan
 from extproc.tenants import Tenant
@@ -19,6 +20,7 @@ from extproc.tenants import Tenant
 _log = logging.getLogger(__name__)
 
 _STARTED_AT = int(time.time())
+_JSON = (("content-type", "application/json"),)
 
 
 class Stream(Protocol):
@@ -49,7 +51,16 @@ class _Answered(Exception):
         self.decision = decision
         self.status = status
         self.body = body
-        self.headers = (("content-type", "application/json"), *headers)
+        self.headers = headers
+
+
+class _Fill(NamedTuple):
+    """An answer of `pool` on its way that is to be stored under `key`."""
+
+    key: bytes
+    reader: openai.AnswerReader
+    pool: str
+    ttl_s: float
 
 
 class Exchange:
@@ -57,13 +68,19 @@ class Exchange:
 
     def __init__(self, gateway: Gateway, stream: Stream) -> None:
         self._gateway = gateway
-        self._config = gateway.config  # the exchange keeps the policy that it started with
+        self._policy = gateway.policy  # kept to the end, also when the gateway gets another
+        self._config = self._policy.config
         self._stream = stream
         self._loop = asyncio.get_running_loop()
-        self._deadline = self._loop.time() + self._config.response.deadline
+        self._began = self._loop.time()
+        self._deadline = self._began + self._config.response.deadline
         self._tenant = Tenant("default", ())
         self._lease: Lease | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._request_id = ""
+        self._facts: dict[str, object] = {}  # for the log
+        self._cache_status = ""
+        self._fill: _Fill | None = None
 
     async def run(self) -> None:
         try:
@@ -73,7 +90,10 @@ class Exchange:
             self._count(answer.decision)
             await self._stream.send(
                 wire.immediate(
-                    answer.status, answer.headers, answer.body, f"forebay_{answer.decision}"
+                    answer.status,
+                    (*_JSON, ("x-request-id", self._request_id), *answer.headers),
+                    answer.body,
+                    f"forebay_{answer.decision}",
                 )
             )
         except _Gone:
@@ -82,24 +102,33 @@ class Exchange:
             self._end()
 
     def _end(self) -> None:
-        """Whatever ended the exchange: give back the slot or the place in the queue."""
+        """Whatever ended the exchange: give back the slot or the place in the queue, and log."""
         if self._timer is not None:
             self._timer.cancel()
         if self._lease is not None:
             self._lease.end()
+        self._facts["ms"] = round((self._loop.time() - self._began) * 1000, 1)
+        _log.info("exchange", extra={"facts": self._facts})
 
     # --- in the order of a request's way ------------------------------------------------------
 
     async def _admit(self) -> None:
         headers = await self._receive_headers()
+        self._facts["request_id"] = self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
         self._answer_without_body(headers)
         self._shed_early()
-        await self._stream.send(wire.CONTINUE_HEADERS)
+        await self._stream.send(
+            wire.CONTINUE_HEADERS
+            if self._policy.cache is None
+            else wire.CONTINUE_HEADERS_SHOW_ANSWER
+        )
         body = await self._receive_body()
 
         request = self._parse(headers, body)
         route = self._route(request, headers)
+        self._facts |= {"pool": route.pools[0], "reason": route.reason}
+        self._look_up(request, headers, route, body)
         queued_s = await self._take_slot(route)
 
         new_body = None
@@ -108,7 +137,7 @@ class Exchange:
             new_body, model_span = openai.with_usage(body, request)
         else:
             model_span = request.model_span
-        self._set_timer(route, openai.abort_ids(request, headers.values.get("x-request-id", "")))
+        self._set_timer(route, openai.abort_ids(request, self._request_id))
         await self._stream.send(
             wire.admit(
                 kind="stream" if request.stream else "json",
@@ -119,6 +148,7 @@ class Exchange:
                     "tenant": self._tenant.label,
                     "route": f"{route.pools[0]}; reason={route.reason}",
                     "queue_ms": f"{queued_s * 1000:.1f}",
+                    "cache_status": self._cache_status,
                     "hide_usage": "0" if new_body is None else "1",
                     "models": self._models(request, route),
                     "model_span": f"{model_span[0]}:{model_span[1]}",
@@ -128,6 +158,8 @@ class Exchange:
             )
         )
         self._count("admitted")
+        # The rule alone: what else a person reads (a pool is down) would make labels without end.
+        self._gateway.metrics.routes.labels(route.pools[0], route.reason.partition(";")[0]).inc()
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
@@ -174,8 +206,11 @@ class Exchange:
             raise _invalid(400, "The request has no body. Send a JSON object.")
 
     def _shed_early(self) -> None:
-        """While every pool of the tenant sheds, not even the body is read."""
-        limiters = [self._gateway.pools[pool] for pool in self._tenant.pools]
+        """While every pool of the tenant sheds, and no cached answer could help, not even the body
+        is read."""
+        if self._policy.cache is not None:
+            return
+        limiters = [self._policy.limiters[pool] for pool in self._tenant.pools]
         if all(limiter.gate.shedding for limiter in limiters):
             raise _overloaded(min(limiter.drain_s() for limiter in limiters))
 
@@ -201,7 +236,7 @@ class Exchange:
                 allowed=self._tenant.pools,
                 pools=self._config.pools,
                 routing=self._config.routing,
-                is_up=self._gateway.backends.is_up,
+                is_up=lambda pool: self._gateway.backends.is_up(self._config.pools[pool]),
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -211,13 +246,60 @@ class Exchange:
                 openai.error_body(str(refusal), "invalid_request_error", refusal.why, "model"),
             ) from None
 
+    def _look_up(
+        self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
+    ) -> None:
+        """Answer from the cache, or get ready to store the answer that the wanted pool gives."""
+        cache, exact = self._policy.cache, self._config.cache.exact
+        if cache is None or exact is None:
+            return
+        policy = cache_policy(headers.values.get("cache-control", ""), request.temperature)
+        if not policy.may_store:
+            self._count_cache("bypass", "forebay; fwd=bypass")
+            return
+        key = exact_key(
+            scope=f"tenant:{headers.values.get(self._config.tenant_header, '')}",
+            pool=route.wanted,
+            path=request.path,
+            body=body,
+        )
+        if policy.may_read:
+            entry, now = cache.get(key), cache.now()
+            if entry is not None and policy.takes(now - entry.stored_at):
+                self._count_cache("hit", f"forebay; hit; ttl={int(entry.expires_at - now)}")
+                raise self._hit(entry, now, request)
+        self._count_cache("miss", f"forebay; fwd={'uri-miss' if policy.may_read else 'request'}")
+        self._fill = _Fill(
+            key, openai.AnswerReader(request.path, streamed=request.stream), route.wanted, exact.ttl
+        )
+
+    def _hit(self, entry: Entry, now: float, request: openai.Request) -> _Answered:
+        created = int(time.time())
+        if request.stream:
+            kind = "text/event-stream"
+            body = entry.answer.as_sse(self._request_id, created, with_usage=request.usage_asked)
+        else:
+            kind = "application/json"
+            body = entry.answer.as_json(self._request_id, created)
+        return _Answered(
+            "cache_hit",
+            200,
+            body,
+            (
+                ("content-type", kind),
+                ("age", str(int(now - entry.stored_at))),
+                ("cache-status", self._cache_status),
+                ("x-forebay-route", "cache; reason=exact"),
+            ),
+        )
+
     async def _take_slot(self, route: Plan) -> float:
         """Enter the first tier's pool, queueing if need be; seconds waited.
 
         The slot stays charged to the first tier, also when a later one serves.
         """
         pool = route.pools[0]
-        limiter = self._gateway.pools[pool]
+        limiter = self._policy.limiters[pool]
         try:
             lease = self._lease = limiter.enter()
         except Shed as shed:
@@ -237,6 +319,7 @@ class Exchange:
                 raise _Gone
             if not lease.granted.done():
                 raise _try_later("queue_timeout", "No slot became free in time.", limiter.drain_s())
+        self._facts["queue_ms"] = round(waited_s * 1000, 1)
         self._gateway.metrics.queue_wait.labels(pool).observe(waited_s)
         return waited_s
 
@@ -255,7 +338,8 @@ class Exchange:
 
         def ask() -> None:
             self._gateway.metrics.asked_to_stop.labels(route.pools[0]).inc()
-            self._gateway.backends.ask_to_stop(route.pools, request_ids)
+            pools = (self._config.pools[pool] for pool in route.pools)
+            self._gateway.backends.ask_to_stop(pools, request_ids)
 
         if self._config.response.on_expiry == "partial":
             self._timer = self._loop.call_at(self._deadline, ask)
@@ -269,10 +353,50 @@ class Exchange:
     async def _until_the_end(self) -> None:
         """The slot is held for as long as Envoy keeps the stream open."""
         while (message := await self._stream.receive()) is not None:
-            if isinstance(message, wire.OtherPhase):
-                await self._stream.send(message.reply)
+            match message:
+                case wire.AnswerHeaders():
+                    await self._stream.send(self._see_headers(message))
+                case wire.AnswerBody():
+                    await self._stream.send(wire.pass_piece(message))
+                    self._keep(message)
+                case wire.OtherPhase():
+                    await self._stream.send(message.reply)
+                case _:
+                    raise AssertionError("Envoy sent a phase of the request twice")
+
+    def _see_headers(self, answer: wire.AnswerHeaders) -> bytes:
+        """Ask for the body only if the answer is one that may be stored."""
+        headers, fill = answer.values, self._fill
+        if (
+            fill is not None
+            and not answer.end_of_stream
+            and headers.get(":status") == "200"
+            and headers.get("x-forebay-served-by") == fill.pool
+            and "content-encoding" not in headers
+        ):
+            return wire.SHOW_ANSWER_BODY
+        self._fill = None
+        return wire.PASS_ANSWER
+
+    def _keep(self, piece: wire.AnswerBody) -> None:
+        """Store the answer when its last piece has passed."""
+        fill, cache = self._fill, self._policy.cache
+        if fill is None or cache is None:
+            return
+        fill.reader.feed(piece.piece)
+        if piece.end_of_stream:
+            self._fill = None
+            answer = fill.reader.end()
+            if answer is not None and cache.put(fill.key, answer, fill.ttl_s):
+                self._gateway.metrics.cache_stored.labels(self._tenant.label).inc()
+
+    def _count_cache(self, result: str, status: str) -> None:
+        self._cache_status = status
+        self._facts["cache"] = result
+        self._gateway.metrics.cache.labels(result, self._tenant.label).inc()
 
     def _count(self, decision: str) -> None:
+        self._facts |= {"decision": decision, "tenant": self._tenant.label}
         self._gateway.metrics.decisions.labels(decision, self._tenant.label).inc()
 
 

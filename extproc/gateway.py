@@ -1,33 +1,77 @@
-"""What all exchanges share: the policy, a limiter for each pool, the backends, the metrics."""
+"""What all exchanges share: the policy with its limiters and cache, the backends, the metrics."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from extproc.accounting import read as read_account
 from extproc.admission import Gate, Limiter
 from extproc.backends import Backends
-from extproc.config import Config
+from extproc.cache import MemoryStore
+from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
 from extproc.wire import LogEntry
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A config and what enforces it. An exchange keeps the one that it started with; limiters and
+    cache outlive a change of the config."""
+
+    config: Config
+    limiters: Mapping[str, Limiter]
+    cache: MemoryStore | None
+
+
 class Gateway:
+    """`policy` is replaced as a whole by `configure`, never changed."""
+
     def __init__(self, config: Config) -> None:
-        self.config = config
-        clock = asyncio.get_running_loop().time
-        marks = config.admission
-        self.pools = {
-            name: Limiter(pool.slots, Gate(marks.high_water, marks.low_water), clock)
-            for name, pool in config.pools.items()
-        }
-        self.backends = Backends(config.pools)
-        self.metrics = Metrics(self.pools)
+        self._clock = asyncio.get_running_loop().time
+        self.backends = Backends()
+        self.policy = self._made(config, {}, None)
+        self.metrics = Metrics(lambda: self.policy.limiters, lambda: self.policy.cache)
+
+    async def start(self) -> None:
+        await self.backends.watch(self.policy.config.pools.values())
+
+    async def configure(self, config: Config) -> None:
+        """Go on with another config. Slots in use and cached answers stay."""
+        await self.backends.watch(config.pools.values())
+        self.policy = self._made(config, self.policy.limiters, self.policy.cache)
+
+    def _made(
+        self, config: Config, limiters: Mapping[str, Limiter], cache: MemoryStore | None
+    ) -> Policy:
+        return Policy(
+            config,
+            {name: self._limiter(config, name, limiters.get(name)) for name in config.pools},
+            self._cache(config.cache.exact, cache),
+        )
+
+    def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
+        slots, marks = config.pools[name].slots, config.admission
+        if limiter is None:
+            return Limiter(slots, Gate(marks.high_water, marks.low_water), self._clock)
+        limiter.resize(slots, marks.high_water, marks.low_water)
+        return limiter
+
+    def _cache(
+        self, exact: ExactCacheConfig | None, cache: MemoryStore | None
+    ) -> MemoryStore | None:
+        if exact is None:
+            return None
+        if cache is None:
+            return MemoryStore(exact.max_bytes, self._clock)
+        cache.resize(exact.max_bytes)
+        return cache
 
     def account(self, entry: LogEntry) -> None:
         """Count one finished exchange from Envoy's access log."""
         account = read_account(entry.tags)
         if account is None:
             return
-        known = self.config
+        known = self.policy.config
         pool = entry.served_by if entry.served_by in known.pools else "none"
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
@@ -41,17 +85,22 @@ class Gateway:
             if count:
                 metrics.tokens.labels(pool, tenant, kind).inc(count)
         if entry.status == 200 and account.ttft_s is not None:
-            metrics.ttft.labels(pool).observe(account.ttft_s)
+            metrics.ttft.labels(pool, tenant).observe(account.ttft_s)
         if entry.status == 200 and account.tpot_s is not None:
-            metrics.tpot.labels(pool).observe(account.tpot_s)
+            metrics.tpot.labels(pool, tenant).observe(account.tpot_s)
+
+    def pools_down(self) -> list[str]:
+        pools = self.policy.config.pools
+        return [name for name, pool in pools.items() if not self.backends.is_up(pool)]
 
     def status(self) -> dict[str, object]:
         """What /status shows."""
+        config, down = self.policy.config, self.pools_down()
         return {
             "pools": {
                 name: {
-                    "model": self.config.pools[name].model,
-                    "up": self.backends.is_up(name),
+                    "model": config.pools[name].model,
+                    "up": name not in down,
                     "slots": limiter.slots,
                     "in_flight": limiter.in_flight,
                     "queue_depth": limiter.depth,
@@ -60,6 +109,6 @@ class Gateway:
                     "shedding": limiter.gate.shedding,
                     "mean_service_s": round(limiter.mean_service_s, 3),
                 }
-                for name, limiter in self.pools.items()
+                for name, limiter in self.policy.limiters.items()
             }
         }

@@ -1,91 +1,147 @@
 """Every metric of the processor, in one place. Labels are names from the config or fixed words."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from extproc.admission import Limiter
+from extproc.cache import MemoryStore
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
-
+_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1)
 
 disable_created_metrics()
 
 
 class Metrics:
-    def __init__(self, pools: Mapping[str, Limiter]) -> None:
+    def __init__(
+        self,
+        limiters: Callable[[], Mapping[str, Limiter]],
+        cache: Callable[[], MemoryStore | None],
+    ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_PoolGauges(pools))
-        self.decisions = Counter(
+        self.registry.register(_Now(limiters, cache))
+        self.decisions = self._counter(
             "forebay_decisions",
             "Requests by what the processor decided: admitted, or an error code of ours.",
             ["decision", "tenant"],
-            registry=self.registry,
         )
-        self.queue_wait = Histogram(
+        self.routes = self._counter(
+            "forebay_routes",
+            "Admitted requests by the pool that they were sent to first, and why.",
+            ["pool", "reason"],
+        )
+        self.cache = self._counter(
+            "forebay_cache_requests",
+            "Requests by what the exact cache did: hit, miss, or bypass (not cacheable).",
+            ["result", "tenant"],
+        )
+        self.cache_stored = self._counter(
+            "forebay_cache_stored", "Answers stored in the exact cache.", ["tenant"]
+        )
+        self.queue_wait = self._histogram(
             "forebay_queue_wait_seconds",
             "Time that admitted requests waited for a slot.",
             ["pool"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            _SECONDS,
         )
-        self.asked_to_stop = Counter(
+        self.asked_to_stop = self._counter(
             "forebay_asked_to_stop",
             "Requests whose servers were asked to end them at the deadline.",
             ["pool"],
-            registry=self.registry,
         )
-        self.answers = Counter(
+        self.answers = self._counter(
             "forebay_answers",
             "Answers to admitted requests by the pool that served, from Envoy's access log.",
             ["pool", "status", "tenant"],
-            registry=self.registry,
         )
-        self.attempts = Counter(
+        self.attempts = self._counter(
             "forebay_attempts",
             "Upstream attempts made for admitted requests, by the pool that served last.",
             ["pool"],
-            registry=self.registry,
         )
-        self.tokens = Counter(
+        self.tokens = self._counter(
             "forebay_tokens",
             "Tokens as the servers counted them; cached ones are also among the prompt's.",
             ["pool", "tenant", "kind"],
-            registry=self.registry,
         )
-        self.ttft = Histogram(
+        self.ttft = self._histogram(
             "forebay_ttft_seconds",
             "Request to first body byte of streamed answers, queue included.",
-            ["pool"],
-            buckets=_SECONDS,
-            registry=self.registry,
+            ["pool", "tenant"],
+            _SECONDS,
         )
-        self.tpot = Histogram(
+        self.tpot = self._histogram(
             "forebay_tpot_seconds",
             "Time per output token after the first, of streamed answers that ended.",
-            ["pool"],
-            buckets=_TPOT_SECONDS,
+            ["pool", "tenant"],
+            _TPOT_SECONDS,
+        )
+        self.loop_lag = self._histogram(
+            "forebay_event_loop_lag_seconds",
+            "How late the event loop came to a task that was due.",
+            [],
+            _LAG_SECONDS,
+        )
+        self.reloads = self._counter(
+            "forebay_config_reloads", "Changes of the config file, taken or refused.", ["result"]
+        )
+        self.reload_successful = Gauge(
+            "forebay_config_last_reload_successful",
+            "1 if the config file as it is now is the one in use.",
             registry=self.registry,
         )
+        self.reload_successful.set(1)
+
+    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]
+    ) -> Histogram:
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
 
-class _PoolGauges(Collector):
-    """Read from the limiters when scraped, so that a request pays nothing for them."""
+class _Now(Collector):
+    """Read from limiters and cache when scraped, so that a request pays nothing for them."""
 
-    def __init__(self, pools: Mapping[str, Limiter]) -> None:
-        self._pools = pools
+    def __init__(
+        self,
+        limiters: Callable[[], Mapping[str, Limiter]],
+        cache: Callable[[], MemoryStore | None],
+    ) -> None:
+        self._limiters = limiters
+        self._cache = cache
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         slots = GaugeMetricFamily("forebay_slots", "Configured slots.", labels=["pool"])
         held = GaugeMetricFamily("forebay_in_flight", "Slots leased now.", labels=["pool"])
         depth = GaugeMetricFamily("forebay_queue_depth", "Requests waiting here.", labels=["pool"])
         shedding = GaugeMetricFamily("forebay_shedding", "1 while shedding.", labels=["pool"])
-        for name, pool in self._pools.items():
+        mark = GaugeMetricFamily(
+            "forebay_mark", "The marks, in waiting requests.", labels=["pool", "mark"]
+        )
+        for name, pool in self._limiters().items():
             slots.add_metric([name], pool.slots)
             held.add_metric([name], pool.in_flight)
             depth.add_metric([name], pool.depth)
             shedding.add_metric([name], float(pool.gate.shedding))
-        yield from (slots, held, depth, shedding)
+            mark.add_metric([name, "high_water"], pool.gate.high_water)
+            mark.add_metric([name, "low_water"], pool.gate.low_water)
+        yield from (slots, held, depth, shedding, mark)
+        if cache := self._cache():
+            yield GaugeMetricFamily(
+                "forebay_cache_bytes", "What the exact cache holds.", value=cache.used_bytes
+            )
+            yield GaugeMetricFamily(
+                "forebay_cache_entries", "How many answers it holds.", value=len(cache)
+            )

@@ -15,7 +15,7 @@ from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
 from prometheus_client import generate_latest
 
-from extproc import wire
+from extproc import reload, wire
 from extproc.config import Config
 from extproc.exchange import Exchange
 from extproc.gateway import Gateway
@@ -28,14 +28,16 @@ _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 
 # After the last exchange Envoy's log still has to tell of it (buffer_flush_interval, 0.5 s).
 _LAST_LOG_S = 1.0
+_LAG_EVERY_S = 0.1
 
 
 class CannotListen(Exception):
     """An address is taken or unusable; the message says which and what to do."""
 
 
-async def serve(config: Config, listen: str) -> None:
-    """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`."""
+async def serve(config: Config, listen: str, config_file: Path) -> None:
+    """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`.
+    `config_file` is where `config` was read from and where a change is looked for."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -44,16 +46,31 @@ async def serve(config: Config, listen: str) -> None:
     gateway = Gateway(config)
     service = _Service(gateway)
     admin = await _start_admin(config.admin, gateway, service)
+    background: list[asyncio.Task[None]] = []
     try:
-        await gateway.backends.start()
+        await gateway.start()
+        background += (
+            asyncio.create_task(reload.watch(config_file, gateway)),
+            asyncio.create_task(_measure_lag(gateway)),
+        )
         await service.start(listen)
         _log.info("listening on %s, admin on %s", listen, config.admin)
         await stop.wait()
         _log.info("draining for at most %g s", config.drain)
         await service.drain(config.drain)
     finally:
+        for task in background:
+            task.cancel()
         await gateway.backends.close()
         await admin.cleanup()
+
+
+async def _measure_lag(gateway: Gateway) -> None:
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + _LAG_EVERY_S
+        await asyncio.sleep(_LAG_EVERY_S)
+        gateway.metrics.loop_lag.observe(max(clock() - due, 0.0))
 
 
 class _Service:
@@ -200,10 +217,10 @@ async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        down = [pool for pool in gateway.pools if not gateway.backends.is_up(pool)]
+        down = gateway.pools_down()
         if not service.ready:
             return web.Response(status=503, text="not serving\n")
-        if len(down) == len(gateway.pools):
+        if len(down) == len(gateway.policy.config.pools):
             return web.Response(status=503, text=f"no pool is up: {', '.join(down)}\n")
         return web.Response(text="ok\n" if not down else f"ok, but down: {', '.join(down)}\n")
 

@@ -22,8 +22,10 @@ from extproc._generated.forebay_ext_proc_pb2 import (
     HeaderValueOption,
     HttpStatus,
     ImmediateResponse,
+    ProcessingMode,
     ProcessingRequest,
     ProcessingResponse,
+    StreamedBodyResponse,
     TrailersResponse,
 )
 
@@ -49,17 +51,29 @@ class RequestBody(NamedTuple):
     body: bytes
 
 
+class AnswerHeaders(NamedTuple):
+    """The headers of the answer; sent only where CONTINUE_HEADERS_SHOW_ANSWER asked for them."""
+
+    values: dict[str, str]
+    end_of_stream: bool
+
+
+class AnswerBody(NamedTuple):
+    """A piece of the answer; sent only after SHOW_ANSWER_BODY, and to be passed on."""
+
+    piece: bytes
+    end_of_stream: bool
+
+
 class OtherPhase(NamedTuple):
     """A message that only needs to be let pass with `reply`."""
 
     reply: bytes
 
 
-Message = RequestHeaders | RequestBody | OtherPhase
+Message = RequestHeaders | RequestBody | AnswerHeaders | AnswerBody | OtherPhase
 
 _PASS = {
-    "response_headers": ProcessingResponse(response_headers=HeadersResponse()),
-    "response_body": ProcessingResponse(response_body=BodyResponse()),
     "request_trailers": ProcessingResponse(request_trailers=TrailersResponse()),
     "response_trailers": ProcessingResponse(response_trailers=TrailersResponse()),
 }
@@ -67,6 +81,29 @@ _PASS_BYTES = {phase: reply.SerializeToString() for phase, reply in _PASS.items(
 
 CONTINUE_HEADERS: bytes = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
 """Let the request headers wait for the body phase."""
+
+# An override replaces all modes: each names those of the config again.
+CONTINUE_HEADERS_SHOW_ANSWER: bytes = ProcessingResponse(
+    request_headers=HeadersResponse(),
+    mode_override=ProcessingMode(
+        request_body_mode=ProcessingMode.BUFFERED,
+        response_header_mode=ProcessingMode.SEND,
+        response_trailer_mode=ProcessingMode.SEND,
+    ),
+).SerializeToString()
+"""The same, and send us the headers of the answer, should one come."""
+
+PASS_ANSWER: bytes = ProcessingResponse(response_headers=HeadersResponse()).SerializeToString()
+"""Let the answer pass; its body is not for us."""
+
+SHOW_ANSWER_BODY: bytes = ProcessingResponse(
+    response_headers=HeadersResponse(),
+    mode_override=ProcessingMode(
+        response_body_mode=ProcessingMode.FULL_DUPLEX_STREAMED,
+        response_trailer_mode=ProcessingMode.SEND,
+    ),
+).SerializeToString()
+"""Let the headers of the answer pass, and its body by way of us."""
 
 
 def read(data: bytes) -> Message:
@@ -79,6 +116,12 @@ def read(data: bytes) -> Message:
         return RequestHeaders(values, headers.end_of_stream)
     if phase == "request_body":
         return RequestBody(message.request_body.body)
+    if phase == "response_headers":
+        headers = message.response_headers
+        values = {h.key: _text(h) for h in headers.headers.headers}
+        return AnswerHeaders(values, headers.end_of_stream)
+    if phase == "response_body":
+        return AnswerBody(message.response_body.body, message.response_body.end_of_stream)
     return OtherPhase(_PASS_BYTES.get(phase or "", b""))
 
 
@@ -126,6 +169,13 @@ def _admit_prepared(kind: Admit, tiers: tuple[str, ...]) -> bytes:
     reply = ProcessingResponse(request_body=BodyResponse(response=common))
     reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
     return reply.SerializeToString()
+
+
+def pass_piece(body: AnswerBody) -> bytes:
+    """The reply that passes on a piece of the answer as it is."""
+    piece = StreamedBodyResponse(body=body.piece, end_of_stream=body.end_of_stream)
+    common = CommonResponse(body_mutation=BodyMutation(streamed_response=piece))
+    return ProcessingResponse(response_body=BodyResponse(response=common)).SerializeToString()
 
 
 def immediate(status: int, headers: Iterable[tuple[str, str]], body: bytes, details: str) -> bytes:

@@ -19,11 +19,15 @@ class Gate:
     shedding: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.low_water <= self.high_water:
+        self.set_marks(self.high_water, self.low_water)
+
+    def set_marks(self, high_water: int, low_water: int) -> None:
+        if not 0 <= low_water <= high_water:
             raise ValueError(
-                f"marks must be 0 <= low_water <= high_water, got low_water={self.low_water} "
-                f"high_water={self.high_water}"
+                f"marks must be 0 <= low_water <= high_water, got low_water={low_water} "
+                f"high_water={high_water}"
             )
+        self.high_water, self.low_water = high_water, low_water
 
     def refuses(self, depth: int) -> bool:
         """Whether a request that would join behind `depth` waiting ones is to be shed."""

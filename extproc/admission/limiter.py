@@ -89,6 +89,12 @@ class Limiter:
         self._waiting[lease] = None
         return lease
 
+    def resize(self, slots: int, high_water: int, low_water: int) -> None:
+        """New numbers from now on. Leases above a smaller number of slots run to their end."""
+        self.slots = slots
+        self.gate.set_marks(high_water, low_water)
+        self._fill()
+
     def drain_s(self) -> float:
         """Seconds until the queue has drained to the low mark and a slot turns over, as measured:
         departures come at `slots / mean_service_s`. Grows with the depth."""

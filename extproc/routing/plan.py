@@ -13,10 +13,12 @@ Why = Literal["model_not_found", "model_not_allowed"]
 
 
 class Plan(NamedTuple):
-    """`pools`: what Envoy tries, first to last, never empty. `reason`: for a person to read."""
+    """`pools`: what Envoy tries, first to last, never empty. `reason`: for a person to read.
+    `wanted`: whose answer it would be if every pool were up."""
 
     pools: tuple[str, ...]
     reason: str
+    wanted: str
 
 
 class Unroutable(Exception):
@@ -52,7 +54,7 @@ def plan(
     alive = [tier for tier in tiers if is_up(tier)] or tiers
     if alive[0] != first:
         reason = f"{reason}; {first} is down"
-    return Plan(tuple(alive), reason)
+    return Plan(tuple(alive), reason, first)
 
 
 def _first_pool(

@@ -115,13 +115,11 @@ class Gateway:
         return requests
 
     def set_faults(self, pool: str, faults: dict[str, Any]) -> None:
-        self._call(
-            f"{self.stack.backend_urls[pool]}/sim/faults", "POST", json.dumps(faults).encode()
-        )
+        self.get(f"{self.stack.backend_urls[pool]}/sim/faults", "POST", json.dumps(faults).encode())
 
     def running(self, pool: str) -> float:
         """Requests that the server itself says it is working on or has waiting."""
-        text = self._call(f"{self.stack.backend_urls[pool]}/metrics").decode()
+        text = self.get(f"{self.stack.backend_urls[pool]}/metrics").decode()
         return sum(
             float(line.rpartition(" ")[2])
             for line in text.splitlines()
@@ -135,7 +133,7 @@ class Gateway:
 
     def metric(self, line_start: str) -> float:
         """The sum of the samples whose line begins so; 0 when there is none."""
-        text = self._call(f"{self.stack.admin_url}/metrics").decode()
+        text = self.get(f"{self.stack.admin_url}/metrics").decode()
         lines = [line for line in text.splitlines() if line.startswith(line_start)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -153,7 +151,7 @@ class Gateway:
         self.wait_until_idle()
         for pool, url in self.stack.backend_urls.items():
             self.set_faults(pool, {})
-            self._call(f"{url}/sim/requests", "DELETE")
+            self.get(f"{url}/sim/requests", "DELETE")
 
     def wait_until_idle(self) -> None:
         self.until(
@@ -180,10 +178,10 @@ class Gateway:
             await asyncio.sleep(0.02)
 
     def _json(self, url: str) -> Any:
-        return json.loads(self._call(url))
+        return json.loads(self.get(url))
 
     @staticmethod
-    def _call(url: str, method: str = "GET", data: bytes | None = None) -> bytes:
+    def get(url: str, method: str = "GET", data: bytes | None = None) -> bytes:
         request = urllib.request.Request(url, data=data, method=method)
         with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.read()

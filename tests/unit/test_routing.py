@@ -54,12 +54,12 @@ def test_the_first_rule_that_applies_decides(
 
 
 def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
-    assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default")
-    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare")
+    assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default", "small")
+    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large")
 
 
 def test_a_prompt_too_long_for_the_small_pool_goes_large() -> None:
-    assert planned("Hi?", tokens_needed=1001) == Plan(("large", "hosted"), "context")
+    assert planned("Hi?", tokens_needed=1001) == Plan(("large", "hosted"), "context", "large")
     assert planned("Hi?", tokens_needed=1001, latency_budget_ms=1).pools[0] == "large"
 
 
@@ -84,12 +84,12 @@ def test_an_unknown_model_and_one_that_is_not_allowed_are_told_apart() -> None:
 
 def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
     only_small = planned("Compare A and B", allowed=("small",))
-    assert only_small == Plan(("small", "small"), "word-compare; tenant may not use large")
+    assert only_small == Plan(("small", "small"), "word-compare; tenant may not use large", "small")
 
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
     down = planned("Hello", is_up=lambda pool: pool != "small")
-    assert down == Plan(("large", "hosted"), "default; small is down")
+    assert down == Plan(("large", "hosted"), "default; small is down", "small")
 
 
 def test_when_all_are_down_the_list_stays() -> None:

@@ -1,21 +1,19 @@
-"""The OpenAI API's JSON: what a request asks for, what an error looks like, what can be spliced.
+"""What a request of the OpenAI API asks for, and what can be spliced into its body.
 
-The only module that knows these shapes. It reads a body once and never writes it anew: a change
+It reads a body once and never writes it anew: a change
 is a splice at a byte span, so whatever the client wrote elsewhere (integers of any size, escapes,
 whitespace, the order of keys) reaches the server as it was. No message made here quotes the body:
 prompts must not leak into answers or logs.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias, cast
 
 import orjson
 
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-MODELS = "/v1/models"
+from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
+from extproc.openai.replies import ApiError
 
 MAX_MODEL_CHARS = 256
 MAX_CHOICES = 128
@@ -32,23 +30,6 @@ TOKENS_PER_MEDIA_PART = 765  # one image of 1024x1024 at OpenAI's high detail; a
 Span: TypeAlias = tuple[int, int]  # byte offsets, the end exclusive
 
 
-class ApiError(Exception):
-    """An answer other than the one asked for, as the client is told it, in OpenAI's shape."""
-
-    def __init__(
-        self, status: int, message: str, type: str, code: str, param: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.type = type
-        self.code = code
-        self.param = param
-
-    def body(self) -> bytes:
-        return error_body(self.message, self.type, self.code, self.param)
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """What Forebay reads of a request. Spans are byte offsets in the body that was parsed."""
@@ -62,21 +43,10 @@ class Request:
     prompt_tokens_estimate: int  # see _chat_prompt and _completion_prompt; never below 1
     max_tokens: int | None  # None: the server's default (for completions that is 16)
     choices: int  # n
+    temperature: float | None  # None: the server's default
     prompt_count: int  # completions with a list of prompts: how many; else 1
     # For with_usage alone: (start, end, what to put there); None: nothing to do.
     usage_splice: tuple[int, int, bytes] | None = field(default=None, repr=False)
-
-
-def error_body(message: str, type: str, code: str, param: str | None = None) -> bytes:
-    return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
-
-
-def models_body(names: Sequence[str], created: int) -> bytes:
-    """The answer to GET /v1/models; `created` in seconds since the epoch."""
-    data = [
-        {"id": name, "object": "model", "created": created, "owned_by": "forebay"} for name in names
-    ]
-    return orjson.dumps({"object": "list", "data": data})
 
 
 def abort_ids(request: Request, request_id: str) -> list[str]:
@@ -117,6 +87,7 @@ def parse(path: str, body: bytes) -> Request:
         prompt_tokens_estimate=max(1, tokens),
         max_tokens=_max_tokens(path, members),
         choices=_choices(members),
+        temperature=_temperature(members),
         prompt_count=prompt_count,
         usage_splice=usage_splice if stream and not usage_asked else None,
     )
@@ -324,6 +295,13 @@ def _choices(members: dict[str, Any]) -> int:
     return n
 
 
+def _temperature(members: dict[str, Any]) -> float | None:
+    value = members.get("temperature")
+    if value is not None and type(value) not in (int, float):
+        _refuse("`temperature` must be a number.", "temperature")
+    return value
+
+
 def _usage(
     members: dict[str, Any], body: bytes, plain: bytes, spans: dict[str, Span]
 ) -> tuple[bool, tuple[int, int, bytes]]:
@@ -366,6 +344,7 @@ _READ = frozenset(
         "n",
         "max_tokens",
         "max_completion_tokens",
+        "temperature",
     ]
 )
 _READ_OF_STREAM_OPTIONS = frozenset(("include_usage",))

@@ -1,0 +1,30 @@
+"""The key of the exact cache: a hash of all that can change the answer, within its scope. Pure."""
+
+import hashlib
+import re
+
+import orjson
+
+# These change how an answer is sent or filed, not what it says.
+_NO_MATTER = frozenset(("stream", "stream_options", "user", "metadata"))
+
+# orjson makes a float of an integer beyond 64 bits, and rounds long fractions: two bodies that
+# differ only there must not share a key.
+_LONG_NUMBER = re.compile(rb"[0-9]{15}")
+
+
+def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes:
+    """32 bytes. `scope`: within whom the answer may be shared, a tenant for example. `pool`: whose
+    answer it is. `body`: a request that was parsed, so a JSON object without duplicate keys among
+    those that matter. Key order, whitespace and escapes do not matter; unknown members do."""
+    members = orjson.loads(body)
+    canonical = orjson.dumps(
+        {name: value for name, value in members.items() if name not in _NO_MATTER},
+        option=orjson.OPT_SORT_KEYS,
+    )
+    digest = hashlib.blake2b(digest_size=32)
+    exact = body if _LONG_NUMBER.search(body) else b""
+    for part in (scope.encode(), pool.encode(), path.encode(), canonical, exact):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()

@@ -1,0 +1,65 @@
+"""A store in this process: bounded in bytes, least recently used out first, entries with an end."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from extproc.openai import Answer
+
+# What an entry costs beside its answer: key, objects, dictionary. An estimate.
+_OVERHEAD_BYTES = 400
+
+
+class Entry(NamedTuple):
+    answer: Answer
+    stored_at: float
+    expires_at: float
+
+
+class MemoryStore:
+    """All state is `_entries`, the least recently used first, and `_bytes`, their sum."""
+
+    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+        self.max_bytes = max_bytes
+        self.now = clock
+        self._entries: OrderedDict[bytes, Entry] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._bytes
+
+    def get(self, key: bytes) -> Entry | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry.expires_at <= self.now():
+            self._drop(key)
+            return None
+        self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: bytes, answer: Answer, ttl_s: float) -> bool:
+        """Whether it was kept: an answer that is larger than the whole store is not."""
+        size = answer.size + _OVERHEAD_BYTES
+        if size > self.max_bytes:
+            return False
+        if key in self._entries:
+            self._drop(key)
+        while self._bytes + size > self.max_bytes:
+            self._drop(next(iter(self._entries)))
+        now = self.now()
+        self._entries[key] = Entry(answer, now, now + ttl_s)
+        self._bytes += size
+        return True
+
+    def resize(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        while self._bytes > max_bytes:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: bytes) -> None:
+        self._bytes -= self._entries.pop(key).answer.size + _OVERHEAD_BYTES

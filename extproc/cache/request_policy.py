@@ -1,0 +1,28 @@
+"""What a request allows the cache: its Cache-Control header and its temperature. Pure."""
+
+import re
+from typing import NamedTuple
+
+_MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
+
+
+class CachePolicy(NamedTuple):
+    may_read: bool
+    may_store: bool
+    max_age_s: float | None
+    """The oldest entry that the client takes. None: any that has not expired."""
+
+    def takes(self, age_s: float) -> bool:
+        return self.max_age_s is None or age_s <= self.max_age_s
+
+
+def cache_policy(cache_control: str, temperature: float | None) -> CachePolicy:
+    """By RFC 9111: `no-store` neither reads nor stores, `no-cache` reads nothing, `max-age=N` reads
+    what is at most N seconds old. An answer that is drawn at random (any temperature but 0) is only
+    cached if the client asks for it with a max-age."""
+    directives = {part.strip() for part in cache_control.lower().split(",")}
+    ages = [float(match[1]) for d in directives if (match := _MAX_AGE.fullmatch(d))]
+    max_age_s = min(ages) if ages else None
+    wanted = max_age_s is not None or temperature == 0
+    may_store = wanted and "no-store" not in directives
+    return CachePolicy(may_store and "no-cache" not in directives, may_store, max_age_s)

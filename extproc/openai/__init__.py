@@ -1,0 +1,24 @@
+"""The OpenAI API's JSON and SSE. The only package that knows these shapes.
+
+`request` reads and splices requests, `answer` reads and replays answers, `replies` are our own.
+"""
+
+from extproc.openai.answer import Answer, AnswerReader
+from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
+from extproc.openai.replies import ApiError, error_body, models_body
+from extproc.openai.request import Request, abort_ids, parse, with_usage
+
+__all__ = [
+    "CHAT",
+    "COMPLETIONS",
+    "MODELS",
+    "Answer",
+    "AnswerReader",
+    "ApiError",
+    "Request",
+    "abort_ids",
+    "error_body",
+    "models_body",
+    "parse",
+    "with_usage",
+]

@@ -1,0 +1,161 @@
+"""Answers of a model: read from JSON or from a stream, and given again as either.
+
+An Answer is only made of what is whole and plain: a partial answer, an error, a call of a tool, or
+a member that a replay could not give again as it was, makes none.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+
+from extproc.openai.paths import CHAT
+from extproc.openai.sse import EventReader
+
+_WHOLE = ("stop", "length")  # the finish reasons of an answer that ended by itself
+_TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `members` is the JSON object of a not streamed answer, without its id."""
+
+    path: str
+    members: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    def as_json(self, request_id: str, created: int) -> bytes:
+        """The answer to a request that does not stream; `created` in seconds since the epoch."""
+        members = orjson.loads(self.members)
+        return orjson.dumps(
+            {"id": self._id(request_id), "created": created} | _without(members, "created")
+        )
+
+    def as_sse(self, request_id: str, created: int, *, with_usage: bool) -> bytes:
+        """The whole stream of a request that does: a chunk for the text of each choice."""
+        members = cast("dict[str, Any]", orjson.loads(self.members))
+        chat = self.path == CHAT
+        head = {
+            "id": self._id(request_id),
+            "object": "chat.completion.chunk" if chat else "text_completion",
+            "created": created,
+            "model": members.get("model"),
+        }
+        chunks: list[object] = []
+        for choice in members["choices"]:
+            index, reason = choice["index"], choice["finish_reason"]
+            if chat:
+                texts = {k: choice["message"][k] for k in _TEXTS if choice["message"].get(k)}
+                said: dict[str, Any] = {"delta": {"role": "assistant", "content": "", **texts}}
+                end: dict[str, Any] = {"delta": {}}
+            else:
+                said, end = {"text": choice["text"]}, {"text": ""}
+            for part, finish_reason in ((said, None), (end, reason)):
+                one = {"index": index, **part, "logprobs": None, "finish_reason": finish_reason}
+                chunks.append({**head, "choices": [one]})
+        if with_usage:
+            chunks.append({**head, "choices": [], "usage": members.get("usage")})
+        return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+
+    def _id(self, request_id: str) -> str:
+        return f"{'chatcmpl' if self.path == CHAT else 'cmpl'}-{request_id}"
+
+
+class AnswerReader:
+    """Reads an answer that passes by: `feed` each piece, then `end`. Above `max_bytes` it gives up,
+    and holds nothing any more."""
+
+    def __init__(self, path: str, *, streamed: bool, max_bytes: int = 1024 * 1024) -> None:
+        self._path = path
+        self._pieces: list[bytes] = []
+        self._events = EventReader() if streamed else None
+        self._left = max_bytes
+
+    def feed(self, piece: bytes) -> None:
+        self._left -= len(piece)
+        if self._left < 0:
+            self._pieces.clear()
+        elif self._events is None:
+            self._pieces.append(piece)
+        else:
+            self._pieces += self._events.feed(piece)
+
+    def end(self) -> Answer | None:
+        """The answer, if it is one that may be given again."""
+        if self._left < 0:
+            return None
+        try:
+            if self._events is None:
+                members = orjson.loads(b"".join(self._pieces))
+            else:
+                members = _assemble(self._path, self._pieces + self._events.end())
+            return _whole(self._path, members)
+        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError):
+            return None  # not the shape of an answer
+
+
+def _without(members: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in members.items() if key != name}
+
+
+def _whole(path: str, members: dict[str, Any]) -> Answer | None:
+    choices = members["choices"]
+    if not choices or "error" in members or not isinstance(members.get("usage"), dict):
+        return None
+    for choice in choices:
+        if choice["finish_reason"] not in _WHOLE or choice.get("logprobs"):
+            return None
+        if path == CHAT:
+            message = choice["message"]
+            if any(v for k, v in message.items() if k not in ("role", *_TEXTS)):
+                return None  # calls of tools, audio, what we do not know
+            if message.get("role") != "assistant":
+                return None
+        elif not isinstance(choice["text"], str):
+            return None
+    return Answer(path, orjson.dumps(_without(members, "id")))
+
+
+def _assemble(path: str, events: list[bytes]) -> dict[str, Any]:
+    """The not streamed answer that says the same as this stream; raises on any other shape."""
+    if not events or events.pop() != b"[DONE]":
+        raise ValueError("the stream does not end with [DONE]")
+    chat = path == CHAT
+    members: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for event in events:
+        chunk = orjson.loads(event)
+        if "error" in chunk:
+            raise ValueError("an error inside the stream")
+        members.setdefault("model", chunk["model"])
+        if chunk.get("usage"):
+            members["usage"] = chunk["usage"]
+        for part in chunk["choices"]:
+            index = part["index"]
+            choice = choices.setdefault(index, {"index": index, "text": "", "finish_reason": None})
+            if part.get("logprobs") or choice["finish_reason"]:
+                raise ValueError("more than a replay could give again")
+            choice["finish_reason"] = part.get("finish_reason")
+            if chat:
+                _add_delta(choice.setdefault("message", {"role": "assistant"}), part["delta"])
+            else:
+                choice["text"] += part["text"]
+    if chat:
+        for choice in choices.values():
+            del choice["text"]
+            choice["message"].setdefault("content", None)
+    members["object"] = "chat.completion" if chat else "text_completion"
+    members["choices"] = [choices[index] for index in sorted(choices)]
+    return members
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name, value in delta.items():
+        if name in _TEXTS:
+            if value is not None:
+                message[name] = message.get(name, "") + value
+        elif value and name != "role":
+            raise ValueError("more than a replay could give again")

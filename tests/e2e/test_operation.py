@@ -1,0 +1,143 @@
+"""Changing the config while it runs, the log, the metrics, and what may never stand in them."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.client import Gateway, chat
+from tests.e2e.conftest import MakeGateway
+
+SECRET = "SECRET-8f3a"
+
+
+@pytest.fixture
+def changing(make_gateway: MakeGateway) -> Gateway:
+    return make_gateway(policy={"pools": {"small": {"slots": 3}}, "routing": {"fallback": {}}})
+
+
+def rewrite(gateway: Gateway, **policy: Any) -> None:
+    """Change the policy in the file that the processor reads, as an editor would: a new file."""
+    path = gateway.stack.folder / "envoy.yaml"
+    document = yaml.safe_load(path.read_text())
+    document["node"]["metadata"]["forebay"].update(policy)
+    new = path.with_suffix(".new")
+    new.write_text(yaml.safe_dump(document))
+    os.replace(new, path)
+
+
+async def test_a_change_is_taken_while_requests_run(changing: Gateway) -> None:
+    gateway = changing
+    running = [asyncio.create_task(gateway.ask(chat(max_tokens=600))) for _ in range(3)]
+    await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 3, "not running")
+    pools = yaml.safe_load((gateway.stack.folder / "envoy.yaml").read_text())
+    pools = pools["node"]["metadata"]["forebay"]["pools"]
+    pools["small"]["slots"] = 1
+    rewrite(gateway, pools=pools, admission={"high_water": 1, "low_water": 0})
+    await gateway.until_async(lambda: gateway.status("small")["slots"] == 1, "not taken")
+    assert gateway.status("small")["in_flight"] == 3
+    waiting = asyncio.create_task(gateway.ask(chat(max_tokens=1)))
+    await gateway.until_async(lambda: gateway.status("small")["queue_depth"] == 1, "not queued")
+    assert (await gateway.ask(chat())).code == "overloaded"  # the new mark holds
+    assert [answer.status for answer in await asyncio.gather(*running)] == [200] * 3
+    assert (await waiting).status == 200
+    gateway.wait_until_idle()
+    assert gateway.metric('forebay_config_reloads_total{result="taken"}') == 1
+
+
+async def test_a_bad_file_is_refused_and_the_old_one_stays(changing: Gateway) -> None:
+    gateway = changing
+    rewrite(gateway, admission={"high_water": 1, "low_water": 5})
+    await gateway.until_async(
+        lambda: gateway.metric('forebay_config_reloads_total{result="refused"}') == 1, "not seen"
+    )
+    assert gateway.metric("forebay_config_last_reload_successful") == 0
+    assert gateway.status("small")["high_water"] == 64
+    assert (await gateway.ask(chat(max_tokens=1))).status == 200
+    log = (gateway.stack.folder / "processor.log").read_text()
+    assert "forebay.admission: low_water (5) must not be above" in log
+    rewrite(gateway, admission={"high_water": 5, "low_water": 1})
+    await gateway.until_async(lambda: gateway.status("small")["high_water"] == 5, "not taken")
+    assert gateway.metric("forebay_config_last_reload_successful") == 1
+
+
+async def test_a_missing_file_is_refused_too(changing: Gateway) -> None:
+    (changing.stack.folder / "envoy.yaml").rename(changing.stack.folder / "gone.yaml")
+    await changing.until_async(
+        lambda: changing.metric('forebay_config_reloads_total{result="refused"}') == 1, "not seen"
+    )
+    assert (await changing.ask(chat(max_tokens=1))).status == 200
+
+
+async def test_each_exchange_has_one_log_line_with_its_reasons(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway()
+    served = await gateway.ask(chat("Why", max_tokens=1))
+    refused = await gateway.ask(chat(model="gpt-9"))
+    gateway.wait_until_idle()
+    lines = [
+        json.loads(line)
+        for line in (gateway.stack.folder / "processor.log").read_text().splitlines()
+    ]
+    by_id = {line["request_id"]: line for line in lines if line["message"] == "exchange"}
+    assert len(by_id) == 2
+    line = by_id[served.headers["x-request-id"]]
+    assert line["decision"] == "admitted"
+    assert (line["pool"], line["reason"], line["cache"]) == ("large", "word-why", "bypass")
+    assert line["queue_ms"] == 0.0
+    assert line["ms"] > 0
+    assert by_id[refused.headers["x-request-id"]]["decision"] == "model_not_found"
+
+
+async def test_no_secret_is_in_logs_metrics_or_errors(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway()
+    said = b""
+    secret_key = {"authorization": f"Bearer {SECRET}", "x-api-key": SECRET}
+    for body, headers in (
+        (chat(SECRET, max_tokens=1), {}),
+        (chat(SECRET, max_tokens=1), {"x-tenant-id": SECRET, "x-user-id": SECRET}),
+        (chat(SECRET), secret_key),
+        (chat(SECRET, model=SECRET), {}),
+        (chat(SECRET, temperature=0, max_tokens=1), {}),
+        (chat(SECRET, temperature=SECRET), {}),
+        (chat(SECRET), {"x-latency-budget-ms": SECRET}),
+        (f'{{"model": "auto", "messages": [{SECRET}'.encode(), {}),
+        (f'{{"model": "auto", "{SECRET}": "\xff"'.encode("latin-1"), {}),
+        ({"model": "auto", "messages": [{"role": "user", "content": {SECRET: 1}}]}, {}),
+    ):
+        answer = await gateway.ask(body, headers=headers)
+        if answer.status != 200:
+            said += answer.body + repr(answer.headers).encode()
+    for url in (f"{gateway.stack.admin_url}/metrics", f"{gateway.stack.admin_url}/status"):
+        said += gateway.get(url)
+    said += gateway.get(f"{gateway.stack.envoy_admin_url}/stats")
+    await asyncio.sleep(0.7)
+    said += _logs(gateway.stack.folder)
+    assert len(said) > 10_000
+    assert SECRET.encode() not in said
+    assert gateway.key.encode() not in said
+
+
+def _logs(folder: Path) -> bytes:
+    return b"".join(log.read_bytes() for log in folder.glob("*.log"))
+
+
+async def test_metrics_tell_of_cache_routes_marks_and_lag(make_gateway: MakeGateway) -> None:
+    gateway = make_gateway(policy={"tenants": {"acme": {}}})
+    for _ in range(2):
+        await gateway.ask(chat("Why", temperature=0, max_tokens=1))
+    await gateway.ask(chat("Why", max_tokens=1))
+    metric = gateway.metric
+    for result in ("hit", "miss", "bypass"):
+        line = f'forebay_cache_requests_total{{result="{result}",tenant="acme"}}'
+        assert metric(line) == 1, result
+    assert metric('forebay_cache_stored_total{tenant="acme"}') == 1
+    assert metric("forebay_cache_entries") == 1
+    assert metric("forebay_cache_bytes") > 100
+    assert metric('forebay_routes_total{pool="large",reason="word-why"}') == 2
+    assert metric('forebay_mark{mark="high_water",pool="small"}') == 64
+    assert metric("forebay_event_loop_lag_seconds_count") > 0
+    assert metric('forebay_decisions_total{decision="cache_hit",tenant="acme"}') == 1

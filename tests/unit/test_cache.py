@@ -1,0 +1,277 @@
+"""Keys, the memory store, and answers that survive being read and given again."""
+
+import itertools
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.cache import MemoryStore, cache_policy, exact_key
+from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader
+from extproc.openai.sse import EventReader
+
+
+def key(body: bytes, scope: str = "a", pool: str = "small", path: str = CHAT) -> bytes:
+    return exact_key(scope=scope, pool=pool, path=path, body=body)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+MEMBERS = st.dictionaries(st.text(min_size=1, max_size=8), VALUES, max_size=5)
+
+
+@given(members=MEMBERS)
+def test_order_whitespace_and_escapes_do_not_change_the_key(members: dict[str, Any]) -> None:
+    backwards = dict(reversed(members.items()))
+    one = json.dumps(members, ensure_ascii=True, indent=2).encode()
+    other = json.dumps(backwards, ensure_ascii=False).encode()
+    if not any(len(str(n)) >= 15 for n in _numbers(members)):
+        assert key(one) == key(other)
+
+
+@given(members=MEMBERS, name=st.text(min_size=1, max_size=8), value=VALUES)
+def test_any_other_member_changes_the_key(members: dict[str, Any], name: str, value: Any) -> None:
+    changed = {**members, name: value}
+    ignored = {"stream", "stream_options", "user", "metadata"}
+    without = [
+        orjson.dumps({k: v for k, v in m.items() if k not in ignored}, option=orjson.OPT_SORT_KEYS)
+        for m in (members, changed)
+    ]
+    same = key(orjson.dumps(members)) == key(orjson.dumps(changed))
+    if without[0] != without[1]:
+        assert not same
+
+
+def _numbers(value: Any) -> list[int]:
+    if isinstance(value, dict):
+        return [n for v in value.values() for n in _numbers(v)]
+    if isinstance(value, list):
+        return [n for v in value for n in _numbers(v)]
+    return [value] if type(value) is int else []
+
+
+def test_scope_pool_and_path_are_in_the_key_and_cannot_run_into_each_other() -> None:
+    keys = {
+        key(b"{}"),
+        key(b"{}", scope="b"),
+        key(b"{}", pool="large"),
+        key(b"{}", path=COMPLETIONS),
+        key(b"{}", scope="as", pool="mall"),
+    }
+    assert len(keys) == 5
+
+
+def test_numbers_that_floats_cannot_tell_apart_have_their_own_keys() -> None:
+    assert key(b'{"seed":12345678901234567890}') != key(b'{"seed":12345678901234567891}')
+    assert key(b'{"x":0.10000000000000000001}') != key(b'{"x":0.1}')
+
+
+def answer(text: str, path: str = CHAT) -> Answer:
+    body = {
+        "model": "m",
+        "choices": [
+            {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        ],
+        "usage": {"completion_tokens": 1},
+    }
+    reader = AnswerReader(path, streamed=False)
+    reader.feed(orjson.dumps(body))
+    made = reader.end()
+    assert made
+    return made
+
+
+@given(
+    puts=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3000)), max_size=60),
+    max_bytes=st.integers(500, 10_000),
+)
+def test_the_store_never_holds_more_than_it_may(
+    puts: list[tuple[int, int]], max_bytes: int
+) -> None:
+    store = MemoryStore(max_bytes, clock=lambda: 0.0)
+    for name, size in puts:
+        kept = store.put(bytes([name]), answer("x" * size), 10)
+        assert store.used_bytes <= max_bytes
+        assert (store.get(bytes([name])) is not None) == kept or not kept
+    assert (len(store) == 0) == (store.used_bytes == 0)
+
+
+def test_the_least_recently_used_goes_first_and_a_hit_does_not_prolong() -> None:
+    now = 0.0
+    store = MemoryStore(2 * (answer("a").size + 400), clock=lambda: now)
+    store.put(b"1", answer("a"), 10)
+    store.put(b"2", answer("b"), 10)
+    assert store.get(b"1")
+    store.put(b"3", answer("c"), 10)
+    assert store.get(b"2") is None
+    now = 9.9
+    assert store.get(b"1")
+    now = 10.0
+    assert store.get(b"1") is None
+
+
+@pytest.mark.parametrize(
+    ("header", "temperature", "read", "store"),
+    [
+        ("", 0, True, True),
+        ("", 0.0, True, True),
+        ("", None, False, False),
+        ("", 1, False, False),
+        ("max-age=5", 1, True, True),
+        ("no-store", 0, False, False),
+        ("no-store, max-age=5", 0, False, False),
+        ("NO-CACHE", 0, False, True),
+        ("no-cache,max-age=5", None, False, True),
+        ("max-age=abc", None, False, False),
+        ("private, foo=bar", 0, True, True),
+    ],
+)
+def test_what_a_request_allows(
+    header: str, temperature: float | None, read: bool, store: bool
+) -> None:
+    policy = cache_policy(header, temperature)
+    assert (policy.may_read, policy.may_store) == (read, store)
+
+
+def test_the_smallest_max_age_counts() -> None:
+    policy = cache_policy("max-age=60, max-age=5", None)
+    assert policy.takes(5)
+    assert not policy.takes(5.1)
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+TEXT = st.text(max_size=30)
+
+
+@given(
+    texts=st.lists(TEXT, min_size=1, max_size=3),
+    chat=st.booleans(),
+    cuts=st.lists(st.integers(0, 5000), max_size=8),
+)
+def test_an_answer_survives_json_to_stream_to_json(
+    texts: list[str], chat: bool, cuts: list[int]
+) -> None:
+    path = CHAT if chat else COMPLETIONS
+    choices = [
+        {"index": i, "finish_reason": "stop"}
+        | ({"message": {"role": "assistant", "content": t}} if chat else {"text": t})
+        for i, t in enumerate(texts)
+    ]
+    body = {"id": "x", "model": "m", "choices": choices, "usage": {"completion_tokens": 3}}
+    first = _read(path, [orjson.dumps(body)], streamed=False)
+    assert first
+    stream = first.as_sse("r", 7, with_usage=True)
+    places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
+    second = _read(path, pieces, streamed=True)
+    assert second
+    again = orjson.loads(second.as_json("r", 7))
+    said = [c["message"]["content"] if chat else c["text"] for c in again["choices"]]
+    assert said == texts
+    assert again["usage"] == {"completion_tokens": 3}
+    assert again["id"] == ("chatcmpl-r" if chat else "cmpl-r")
+
+
+def _read(
+    path: str, pieces: list[bytes], *, streamed: bool, max_bytes: int = 10**6
+) -> Answer | None:
+    reader = AnswerReader(path, streamed=streamed, max_bytes=max_bytes)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.end()
+
+
+def _plain(**changes: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": "a", "tool_calls": [], "refusal": None}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}
+    return {"model": "m", "choices": [choice | changes], "usage": {"completion_tokens": 1}}
+
+
+def test_a_plain_answer_is_stored() -> None:
+    assert _read(CHAT, [orjson.dumps(_plain())], streamed=False)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"{}",
+        b"{",
+        orjson.dumps({"error": {"message": "no"}}),
+        orjson.dumps(_plain() | {"error": "x"}),
+        orjson.dumps(_plain() | {"choices": []}),
+        orjson.dumps(_plain() | {"usage": None}),
+        orjson.dumps(_plain(finish_reason="abort")),
+        orjson.dumps(_plain(finish_reason="tool_calls")),
+        orjson.dumps(_plain(finish_reason=None)),
+        orjson.dumps(_plain(logprobs={"content": [1]})),
+        orjson.dumps(_plain(message={"role": "assistant", "tool_calls": [{"id": "1"}]})),
+        orjson.dumps(_plain(message={"role": "assistant", "content": "a", "audio": {"id": "1"}})),
+    ],
+)
+def test_what_is_not_whole_and_plain_is_not_stored(body: bytes) -> None:
+    assert _read(CHAT, [body], streamed=False) is None
+
+
+def _chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return b"data: " + orjson.dumps({"model": "m", "choices": [choice]}) + b"\n\n"
+
+
+USAGE = b'data: {"model":"m","choices":[],"usage":{"completion_tokens":1}}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        _chunk({"content": "a"}) + USAGE + DONE,  # no finish reason
+        _chunk({"content": "a"}, "stop") + USAGE,  # no [DONE]
+        _chunk({"content": "a"}, "stop") + DONE,  # no usage
+        _chunk({"content": "a"}, "abort") + USAGE + DONE,
+        _chunk({"content": "a"}, "stop") + b'data: {"error":{"code":500}}\n\n' + USAGE + DONE,
+        _chunk({"tool_calls": [{"index": 0}]}) + _chunk({}, "tool_calls") + USAGE + DONE,
+        _chunk({}, "stop") + _chunk({"content": "late"}) + USAGE + DONE,
+        b"data: nonsense\n\n" + DONE,
+        DONE,
+        b"",
+    ],
+)
+def test_a_stream_that_is_not_whole_and_plain_is_not_stored(stream: bytes) -> None:
+    assert _read(CHAT, [stream], streamed=True) is None
+    good = _chunk({"role": "assistant", "content": ""}) + _chunk({"content": "a"}, "stop")
+    assert _read(CHAT, [good + b": comment\n\n" + USAGE + DONE], streamed=True)
+
+
+def test_an_answer_above_the_limit_is_not_held() -> None:
+    body = orjson.dumps(_plain(message={"role": "assistant", "content": "x" * 1000}))
+    assert _read(CHAT, [body], streamed=False, max_bytes=500) is None
+
+
+@given(
+    data=st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=10), max_size=6),
+    newline=st.sampled_from(["\n", "\r\n"]),
+    cuts=st.lists(st.integers(0, 300), max_size=10),
+)
+def test_events_are_read_at_every_split(data: list[str], newline: str, cuts: list[int]) -> None:
+    stream = "".join(f": hi{newline}event: x{newline}data: {d}{newline}{newline}" for d in data)
+    raw = stream.encode()
+    places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
+    reader = EventReader()
+    got = [e for a, b in itertools.pairwise(places) for e in reader.feed(raw[a:b])]
+    assert got + reader.end() == [d.encode() for d in data]
+
+
+def test_several_data_lines_are_one_event_and_a_last_one_needs_no_blank_line() -> None:
+    reader = EventReader()
+    assert reader.feed(b"data: a\ndata:b\n\ndata: c") == [b"a\nb"]
+    assert reader.end() == [b"c"]
