@@ -6,21 +6,20 @@ here runs per token: after the request is admitted the answer passes by in Envoy
 
 import asyncio
 import logging
-import random
 import time
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from extproc import openai, tenants, wire
-from extproc.admission import Lease, Shed, retry_after_s
-from extproc.cache import Entry, cache_policy, exact_key
+from extproc.admission import Lease, Shed
+from extproc.cache import Fill, Hit
 from extproc.gateway import Gateway
+from extproc.refusals import Answered, refused, try_later
 from extproc.routing import Plan, Unroutable, plan
 from extproc.tenants import Tenant
 
 _log = logging.getLogger(__name__)
 
 _STARTED_AT = int(time.time())
-_JSON = (("content-type", "application/json"),)
 
 
 class Stream(Protocol):
@@ -41,28 +40,6 @@ class _Gone(Exception):
     """The client left before it was answered."""
 
 
-class _Answered(Exception):
-    """The request is answered here and reaches no model."""
-
-    def __init__(
-        self, decision: str, status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        super().__init__(decision)
-        self.decision = decision
-        self.status = status
-        self.body = body
-        self.headers = headers
-
-
-class _Fill(NamedTuple):
-    """An answer of `pool` on its way that is to be stored under `key`."""
-
-    key: bytes
-    reader: openai.AnswerReader
-    pool: str
-    ttl_s: float
-
-
 class Exchange:
     """Use once: `await Exchange(gateway, stream).run()`."""
 
@@ -80,41 +57,48 @@ class Exchange:
         self._request_id = ""
         self._facts: dict[str, object] = {}  # for the log
         self._cache_status = ""
-        self._fill: _Fill | None = None
+        self._fill: Fill | None = None
+        self._decision = "client_gone"  # until there is another
 
     async def run(self) -> None:
         try:
             await self._admit()
             await self._until_the_end()
-        except _Answered as answer:
-            self._count(answer.decision)
+        except Answered as answer:
+            self._decision = answer.decision
             await self._stream.send(
                 wire.immediate(
                     answer.status,
-                    (*_JSON, ("x-request-id", self._request_id), *answer.headers),
+                    (("x-request-id", self._request_id), *answer.headers),
                     answer.body,
                     f"forebay_{answer.decision}",
                 )
             )
         except _Gone:
-            self._count("client_gone")
+            pass
         finally:
             self._end()
 
     def _end(self) -> None:
-        """Whatever ended the exchange: give back the slot or the place in the queue, and log."""
+        """Whatever ended the exchange: give back the slot or the place in the queue, count, log."""
         if self._timer is not None:
             self._timer.cancel()
         if self._lease is not None:
             self._lease.end()
-        self._facts["ms"] = round((self._loop.time() - self._began) * 1000, 1)
+        self._gateway.metrics.decisions.labels(self._decision, self._tenant.label).inc()
+        self._facts |= {
+            "request_id": self._request_id,
+            "tenant": self._tenant.label,
+            "decision": self._decision,
+            "ms": round((self._loop.time() - self._began) * 1000, 1),
+        }
         _log.info("exchange", extra={"facts": self._facts})
 
     # --- in the order of a request's way ------------------------------------------------------
 
     async def _admit(self) -> None:
         headers = await self._receive_headers()
-        self._facts["request_id"] = self._request_id = headers.values.get("x-request-id", "")
+        self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
         self._answer_without_body(headers)
         self._shed_early()
@@ -157,7 +141,7 @@ class Exchange:
                 body=new_body,
             )
         )
-        self._count("admitted")
+        self._decision = "admitted"
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
         self._gateway.metrics.routes.labels(route.pools[0], route.reason.partition(";")[0]).inc()
 
@@ -172,38 +156,25 @@ class Exchange:
             return tenants.resolve(self._config, headers.values.get(self._config.tenant_header))
         except tenants.UnknownTenant:
             message = "Your key is valid, but its tenant has no policy here. Ask the operator."
-            raise _Answered(
-                "unknown_tenant",
-                403,
-                openai.error_body(message, "permission_error", "unknown_tenant"),
-            ) from None
+            raise refused(403, "unknown_tenant", message) from None
 
     def _answer_without_body(self, headers: wire.RequestHeaders) -> None:
         """What is decided by the request line and the headers alone."""
         method = headers.values.get(":method", "")
         path = headers.values.get(":path", "").partition("?")[0]
-        allowed_method = "GET" if path == openai.MODELS else "POST"
-        if method != allowed_method:
-            raise _Answered(
-                "invalid_request",
-                405,
-                openai.error_body(
-                    f"Use {allowed_method} for {path}.",
-                    "invalid_request_error",
-                    "method_not_allowed",
-                ),
-                (("allow", allowed_method),),
-            )
+        allowed = "GET" if path == openai.MODELS else "POST"
+        if method != allowed:
+            message = f"Use {allowed} for {path}."
+            raise refused(405, "method_not_allowed", message, headers=(("allow", allowed),))
         if path == openai.MODELS:
-            names = [
-                self._config.routing.auto_model,
-                *(self._config.pools[pool].model for pool in self._tenant.pools),
-            ]
-            raise _Answered("models", 200, openai.models_body(names, _STARTED_AT))
+            models = (self._config.pools[pool].model for pool in self._tenant.pools)
+            names = dict.fromkeys((self._config.routing.auto_model, *models))
+            raise Answered("models", 200, openai.models_body(list(names), _STARTED_AT))
         if headers.values.get("content-encoding", "identity") != "identity":
-            raise _invalid(415, "Send the body uncompressed, without Content-Encoding.")
+            message = "Send the body uncompressed, without Content-Encoding."
+            raise refused(415, "unsupported_encoding", message)
         if headers.end_of_stream:
-            raise _invalid(400, "The request has no body. Send a JSON object.")
+            raise refused(400, "invalid_request", "The request has no body. Send a JSON object.")
 
     def _shed_early(self) -> None:
         """While every pool of the tenant sheds, and no cached answer could help, not even the body
@@ -224,7 +195,7 @@ class Exchange:
         try:
             return openai.parse(headers.values[":path"].partition("?")[0], body)
         except openai.ApiError as error:
-            raise _Answered(error.code, error.status, error.body()) from None
+            raise Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:
@@ -240,58 +211,46 @@ class Exchange:
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
-            raise _Answered(
-                refusal.why,
-                status,
-                openai.error_body(str(refusal), "invalid_request_error", refusal.why, "model"),
-            ) from None
+            raise refused(status, refusal.why, str(refusal), "model") from None
 
     def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
     ) -> None:
-        """Answer from the cache, or get ready to store the answer that the wanted pool gives."""
-        cache, exact = self._policy.cache, self._config.cache.exact
-        if cache is None or exact is None:
+        """Answer from the cache, or get ready to store what the wanted pool will answer."""
+        if self._policy.cache is None:
             return
-        policy = cache_policy(headers.values.get("cache-control", ""), request.temperature)
-        if not policy.may_store:
-            self._count_cache("bypass", "forebay; fwd=bypass")
-            return
-        key = exact_key(
+        found = self._policy.cache.look_up(
+            # The tenant itself, not its label: tenants without a policy of their own share that.
             scope=f"tenant:{headers.values.get(self._config.tenant_header, '')}",
             pool=route.wanted,
-            path=request.path,
+            request=request,
             body=body,
+            cache_control=headers.values.get("cache-control", ""),
         )
-        if policy.may_read:
-            entry, now = cache.get(key), cache.now()
-            if entry is not None and policy.takes(now - entry.stored_at):
-                self._count_cache("hit", f"forebay; hit; ttl={int(entry.expires_at - now)}")
-                raise self._hit(entry, now, request)
-        self._count_cache("miss", f"forebay; fwd={'uri-miss' if policy.may_read else 'request'}")
-        self._fill = _Fill(
-            key, openai.AnswerReader(request.path, streamed=request.stream), route.wanted, exact.ttl
+        self._facts["cache"], self._cache_status, self._fill = (
+            found.result,
+            found.status,
+            found.fill,
         )
+        self._gateway.metrics.cache.labels(found.result, self._tenant.label).inc()
+        if found.hit is not None:
+            raise self._replay(found.hit, request)
 
-    def _hit(self, entry: Entry, now: float, request: openai.Request) -> _Answered:
+    def _replay(self, hit: Hit, request: openai.Request) -> Answered:
+        """A cached answer in the shape that the client asked for, with an id of its own."""
         created = int(time.time())
         if request.stream:
-            kind = "text/event-stream"
-            body = entry.answer.as_sse(self._request_id, created, with_usage=request.usage_asked)
+            content_type = "text/event-stream"
+            body = hit.answer.as_sse(self._request_id, created, with_usage=request.usage_asked)
         else:
-            kind = "application/json"
-            body = entry.answer.as_json(self._request_id, created)
-        return _Answered(
-            "cache_hit",
-            200,
-            body,
-            (
-                ("content-type", kind),
-                ("age", str(int(now - entry.stored_at))),
-                ("cache-status", self._cache_status),
-                ("x-forebay-route", "cache; reason=exact"),
-            ),
+            content_type = "application/json"
+            body = hit.answer.as_json(self._request_id, created)
+        headers = (
+            ("age", str(int(hit.age_s))),
+            ("cache-status", self._cache_status),
+            ("x-forebay-route", "cache; reason=exact"),
         )
+        return Answered("cache_hit", 200, body, headers, content_type)
 
     async def _take_slot(self, route: Plan) -> float:
         """Enter the first tier's pool, queueing if need be; seconds waited.
@@ -318,7 +277,7 @@ class Exchange:
             if next_message.done():  # nothing of Envoy's is due now but the end
                 raise _Gone
             if not lease.granted.done():
-                raise _try_later("queue_timeout", "No slot became free in time.", limiter.drain_s())
+                raise try_later("queue_timeout", "No slot became free in time.", limiter.drain_s())
         self._facts["queue_ms"] = round(waited_s * 1000, 1)
         self._gateway.metrics.queue_wait.labels(pool).observe(waited_s)
         return waited_s
@@ -366,38 +325,17 @@ class Exchange:
 
     def _see_headers(self, answer: wire.AnswerHeaders) -> bytes:
         """Ask for the body only if the answer is one that may be stored."""
-        headers, fill = answer.values, self._fill
-        if (
-            fill is not None
-            and not answer.end_of_stream
-            and headers.get(":status") == "200"
-            and headers.get("x-forebay-served-by") == fill.pool
-            and "content-encoding" not in headers
-        ):
+        if self._fill is not None and not answer.end_of_stream and self._fill.wants(answer.values):
             return wire.SHOW_ANSWER_BODY
-        self._fill = None
         return wire.PASS_ANSWER
 
-    def _keep(self, piece: wire.AnswerBody) -> None:
+    def _keep(self, body: wire.AnswerBody) -> None:
         """Store the answer when its last piece has passed."""
-        fill, cache = self._fill, self._policy.cache
-        if fill is None or cache is None:
+        if self._fill is None:
             return
-        fill.reader.feed(piece.piece)
-        if piece.end_of_stream:
-            self._fill = None
-            answer = fill.reader.end()
-            if answer is not None and cache.put(fill.key, answer, fill.ttl_s):
-                self._gateway.metrics.cache_stored.labels(self._tenant.label).inc()
-
-    def _count_cache(self, result: str, status: str) -> None:
-        self._cache_status = status
-        self._facts["cache"] = result
-        self._gateway.metrics.cache.labels(result, self._tenant.label).inc()
-
-    def _count(self, decision: str) -> None:
-        self._facts |= {"decision": decision, "tenant": self._tenant.label}
-        self._gateway.metrics.decisions.labels(decision, self._tenant.label).inc()
+        self._fill.feed(body.piece)
+        if body.end_of_stream and self._fill.end():
+            self._gateway.metrics.cache_stored.labels(self._tenant.label).inc()
 
 
 def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
@@ -405,24 +343,10 @@ def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit():
-        raise _invalid(400, "x-latency-budget-ms must be a whole number of milliseconds.")
+        message = "x-latency-budget-ms must be a whole number of milliseconds."
+        raise refused(400, "invalid_request", message)
     return float(text)
 
 
-def _invalid(status: int, message: str) -> _Answered:
-    body = openai.error_body(message, "invalid_request_error", "invalid_request")
-    return _Answered("invalid_request", status, body)
-
-
-def _overloaded(drain_s: float) -> _Answered:
-    return _try_later("overloaded", "The gateway sheds load.", drain_s)
-
-
-def _try_later(code: str, message: str, drain_s: float) -> _Answered:
-    seconds = retry_after_s(drain_s, random.random())
-    return _Answered(
-        code,
-        429,
-        openai.error_body(f"{message} Try again in {seconds} s.", "rate_limit_error", code),
-        (("retry-after", str(seconds)),),
-    )
+def _overloaded(drain_s: float) -> Answered:
+    return try_later("overloaded", "The gateway sheds load.", drain_s)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from extproc.accounting import read as read_account
 from extproc.admission import Gate, Limiter
 from extproc.backends import Backends
-from extproc.cache import MemoryStore
+from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
 from extproc.wire import LogEntry
@@ -20,7 +20,7 @@ class Policy:
 
     config: Config
     limiters: Mapping[str, Limiter]
-    cache: MemoryStore | None
+    cache: ExactCache | None
 
 
 class Gateway:
@@ -41,7 +41,7 @@ class Gateway:
         self.policy = self._made(config, self.policy.limiters, self.policy.cache)
 
     def _made(
-        self, config: Config, limiters: Mapping[str, Limiter], cache: MemoryStore | None
+        self, config: Config, limiters: Mapping[str, Limiter], cache: ExactCache | None
     ) -> Policy:
         return Policy(
             config,
@@ -56,14 +56,12 @@ class Gateway:
         limiter.resize(slots, marks.high_water, marks.low_water)
         return limiter
 
-    def _cache(
-        self, exact: ExactCacheConfig | None, cache: MemoryStore | None
-    ) -> MemoryStore | None:
+    def _cache(self, exact: ExactCacheConfig | None, cache: ExactCache | None) -> ExactCache | None:
         if exact is None:
             return None
         if cache is None:
-            return MemoryStore(exact.max_bytes, self._clock)
-        cache.resize(exact.max_bytes)
+            return ExactCache(exact.max_bytes, exact.ttl, self._clock)
+        cache.configure(exact.max_bytes, exact.ttl)
         return cache
 
     def account(self, entry: LogEntry) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from extproc.admission import Limiter
-from extproc.cache import MemoryStore
+from extproc.cache import ExactCache
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -26,7 +26,7 @@ class Metrics:
     def __init__(
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
-        cache: Callable[[], MemoryStore | None],
+        cache: Callable[[], ExactCache | None],
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Now(limiters, cache))
@@ -117,7 +117,7 @@ class _Now(Collector):
     def __init__(
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
-        cache: Callable[[], MemoryStore | None],
+        cache: Callable[[], ExactCache | None],
     ) -> None:
         self._limiters = limiters
         self._cache = cache
@@ -140,8 +140,8 @@ class _Now(Collector):
         yield from (slots, held, depth, shedding, mark)
         if cache := self._cache():
             yield GaugeMetricFamily(
-                "forebay_cache_bytes", "What the exact cache holds.", value=cache.used_bytes
+                "forebay_cache_bytes", "What the exact cache holds.", value=cache.store.used_bytes
             )
             yield GaugeMetricFamily(
-                "forebay_cache_entries", "How many answers it holds.", value=len(cache)
+                "forebay_cache_entries", "How many answers it holds.", value=len(cache.store)
             )

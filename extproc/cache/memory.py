@@ -21,7 +21,7 @@ class MemoryStore:
 
     def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
         self.max_bytes = max_bytes
-        self.now = clock
+        self._clock = clock
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._bytes = 0
 
@@ -36,7 +36,7 @@ class MemoryStore:
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if entry.expires_at <= self.now():
+        if entry.expires_at <= self._clock():
             self._drop(key)
             return None
         self._entries.move_to_end(key)
@@ -51,7 +51,7 @@ class MemoryStore:
             self._drop(key)
         while self._bytes + size > self.max_bytes:
             self._drop(next(iter(self._entries)))
-        now = self.now()
+        now = self._clock()
         self._entries[key] = Entry(answer, now, now + ttl_s)
         self._bytes += size
         return True

@@ -20,6 +20,7 @@ def shared_gateway(make_gateway: MakeGateway) -> Gateway:
             "pools": {"small": {"slots": 2}, "large": {"slots": 2}},
             "admission": {"max_wait": "2s", "high_water": 4, "low_water": 1},
             "routing": {"fallback": {}},
+            "cache": {"exact": None},
         },
         sim_args={"small": (*SLOW, "--max-num-seqs", "8")},
     )

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.cache import MemoryStore, cache_policy, exact_key
+from extproc.cache.key import exact_key
+from extproc.cache.memory import MemoryStore
+from extproc.cache.request_policy import cache_policy
 from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader
 from extproc.openai.sse import EventReader
 

@@ -1,0 +1,84 @@
+"""The exact cache: a look-up for each request, and storing the answer that follows a miss."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple
+
+from extproc.cache.key import exact_key
+from extproc.cache.memory import MemoryStore
+from extproc.cache.request_policy import cache_policy
+from extproc.openai import Answer, AnswerReader, Request
+
+
+class Hit(NamedTuple):
+    answer: Answer
+    age_s: float
+
+
+class Fill:
+    """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s."""
+
+    def __init__(
+        self, store: MemoryStore, key: bytes, pool: str, ttl_s: float, reader: AnswerReader
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._pool = pool
+        self._ttl_s = ttl_s
+        self._reader = reader
+
+    def wants(self, headers: Mapping[str, str]) -> bool:
+        """Whether the body of an answer with these headers is of interest: a fallback's answer is
+        not stored as the wanted pool's, and a compressed one is not read."""
+        return (
+            headers.get(":status") == "200"
+            and headers.get("x-forebay-served-by") == self._pool
+            and "content-encoding" not in headers
+        )
+
+    def feed(self, piece: bytes) -> None:
+        self._reader.feed(piece)
+
+    def end(self) -> bool:
+        """After the last piece: whether the answer was stored."""
+        answer = self._reader.end()
+        return answer is not None and self._store.put(self._key, answer, self._ttl_s)
+
+
+class Lookup(NamedTuple):
+    """`status` is the member of a Cache-Status header (RFC 9211) that tells of it."""
+
+    result: Literal["hit", "miss", "bypass"]
+    status: str
+    hit: Hit | None = None
+    fill: Fill | None = None
+
+
+class ExactCache:
+    """A store and the rules by which requests use it."""
+
+    def __init__(self, max_bytes: int, ttl_s: float, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self.store = MemoryStore(max_bytes, clock)
+
+    def configure(self, max_bytes: int, ttl_s: float) -> None:
+        """Go on with other numbers; what is stored keeps its time."""
+        self._ttl_s = ttl_s
+        self.store.resize(max_bytes)
+
+    def look_up(
+        self, *, scope: str, pool: str, request: Request, body: bytes, cache_control: str
+    ) -> Lookup:
+        """`scope` and `pool`: see exact_key. `body`: what `request` was parsed from."""
+        policy = cache_policy(cache_control, request.temperature)
+        if not policy.may_store:
+            return Lookup("bypass", "forebay; fwd=bypass")
+        key = exact_key(scope=scope, pool=pool, path=request.path, body=body)
+        entry, now = self.store.get(key), self._clock()
+        if entry is not None and policy.may_read and policy.takes(now - entry.stored_at):
+            status = f"forebay; hit; ttl={int(entry.expires_at - now)}"
+            return Lookup("hit", status, hit=Hit(entry.answer, now - entry.stored_at))
+        reader = AnswerReader(request.path, streamed=request.stream)
+        fill = Fill(self.store, key, pool, self._ttl_s, reader)
+        reason = "uri-miss" if policy.may_read else "request"
+        return Lookup("miss", f"forebay; fwd={reason}", fill=fill)

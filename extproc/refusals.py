@@ -1,0 +1,44 @@
+"""What a request is answered without a model: refusals, the list of models, a cached answer.
+
+Raised anywhere on a request's way, sent in one place.
+"""
+
+import random
+
+from extproc import openai
+from extproc.admission import retry_after_s
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class Answered(Exception):
+    """The request is answered here. `decision`: one word for metrics and the log."""
+
+    def __init__(
+        self,
+        decision: str,
+        status: int,
+        body: bytes,
+        headers: Headers = (),
+        content_type: str = "application/json",
+    ) -> None:
+        super().__init__(decision)
+        self.decision = decision
+        self.status = status
+        self.body = body
+        self.headers: Headers = (("content-type", content_type), *headers)
+
+
+def refused(
+    status: int, code: str, message: str, param: str | None = None, headers: Headers = ()
+) -> Answered:
+    """An error that the same request would meet again."""
+    kind = "permission_error" if status == 403 else "invalid_request_error"
+    return Answered(code, status, openai.error_body(message, kind, code, param), headers)
+
+
+def try_later(code: str, message: str, drain_s: float) -> Answered:
+    """429 with a Retry-After made of the time that the queue needs, in seconds."""
+    seconds = retry_after_s(drain_s, random.random())
+    body = openai.error_body(f"{message} Try again in {seconds} s.", "rate_limit_error", code)
+    return Answered(code, 429, body, (("retry-after", str(seconds)),))
