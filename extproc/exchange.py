@@ -316,8 +316,8 @@ class Exchange:
                 case wire.AnswerHeaders():
                     await self._stream.send(self._see_headers(message))
                 case wire.AnswerBody():
+                    self._keep(message)  # first: who has the last piece may ask again at once
                     await self._stream.send(wire.pass_piece(message))
-                    self._keep(message)
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)
                 case _:

@@ -7,6 +7,7 @@ import pytest
 
 from extproc import openai
 from extproc.openai import CHAT, COMPLETIONS, ApiError, Request
+from extproc.openai.request import MAX_MARKS, MAX_PROMPTS
 
 USER = {"role": "user", "content": "hello"}
 
@@ -47,6 +48,7 @@ def test_a_plain_chat_request() -> None:
         prompt_tokens_estimate=2 + 4,
         max_tokens=None,
         choices=1,
+        temperature=None,
         prompt_count=1,
     )
     assert body[9:19] == b'"small-7b"'
@@ -533,7 +535,7 @@ def test_abort_ids() -> None:
 
 @pytest.mark.parametrize("filler", [b"[],", b"1,", b'"",', b"{},"])
 def test_a_body_of_nothing_but_marks_is_refused_before_it_is_read(filler: bytes) -> None:
-    body = b'{"model":"m","prompt":"a","x":[' + filler * openai.MAX_MARKS + b"0]}"
+    body = b'{"model":"m","prompt":"a","x":[' + filler * MAX_MARKS + b"0]}"
     with pytest.raises(openai.ApiError) as refused:
         openai.parse(openai.COMPLETIONS, body)
     assert refused.value.status == 400
@@ -545,7 +547,7 @@ def test_a_long_text_is_not_refused() -> None:
 
 
 def test_too_many_prompts_in_one_request_are_refused() -> None:
-    prompts = ["a"] * openai.MAX_PROMPTS
+    prompts = ["a"] * MAX_PROMPTS
     openai.parse(openai.COMPLETIONS, orjson.dumps({"model": "m", "prompt": prompts}))
     with pytest.raises(openai.ApiError) as refused:
         openai.parse(openai.COMPLETIONS, orjson.dumps({"model": "m", "prompt": [*prompts, "a"]}))
