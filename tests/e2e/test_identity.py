@@ -1,10 +1,18 @@
 """Who asks: keys, tenants, and that nobody can say it of himself. And the guard before Python."""
 
 import asyncio
+import base64
+import hmac
+import json
 import subprocess
+import time
+from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+import trustme
+import yaml
 
 from tests.e2e.client import CHAT, Gateway, chat
 from tests.e2e.conftest import MakeGateway
@@ -113,3 +121,107 @@ async def test_one_tenant_cannot_use_up_the_gateway_itself(make_gateway: MakeGat
 def http_filters(document: object) -> list[dict]:  # type: ignore[type-arg]
     chain = document["static_resources"]["listeners"][0]["filter_chains"][0]  # type: ignore[index]
     return chain["filters"][0]["typed_config"]["http_filters"]
+
+
+# --- the hardened variants ---------------------------------------------------------------------
+
+ENVOY = Path(__file__).parents[2] / "envoy"
+
+
+def token(**claims: object) -> str:
+    """Signed with the test's symmetric key; a real issuer's would be RS256 or ES256."""
+
+    def part(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+    head = part(b'{"alg":"HS256","typ":"JWT","kid":"test"}')
+    always = {"iss": "https://idp.example.com", "aud": "llm-gateway", "exp": time.time() + 60}
+    body = part(json.dumps(always | claims).encode())
+    signature = hmac.digest(b"k" * 32, f"{head}.{body}".encode(), "sha256")
+    return f"{head}.{body}.{part(signature)}"
+
+
+async def test_claims_of_a_signed_token_name_the_tenant(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    key = base64.urlsafe_b64encode(b"k" * 32).decode().rstrip("=")
+    jwks = tmp_path / "jwks.json"
+    jwks.write_text(json.dumps({"keys": [{"kty": "oct", "kid": "test", "alg": "HS256", "k": key}]}))
+
+    def with_jwt(document: object) -> None:
+        filters = http_filters(document)
+        at = next(i for i, f in enumerate(filters) if f["name"] == "api-keys")
+        (filters[at],) = yaml.safe_load((ENVOY / "jwt.yaml").read_text())
+        filters[at]["typed_config"]["providers"]["idp"]["local_jwks"]["filename"] = str(jwks)
+
+    gateway = make_gateway(
+        policy={"tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}}},
+        edit=with_jwt,
+    )
+
+    async def ask(bearer: str, **headers: str) -> tuple[int, str | None]:
+        authorization = {"authorization": f"Bearer {bearer}"}
+        answer = await gateway.ask(chat(max_tokens=1), headers=authorization | headers)
+        return answer.status, answer.headers.get("x-forebay-served-by")
+
+    assert await ask(token(tenant="nightly", sub="ann")) == (200, "large")
+    assert await ask(token(tenant="acme", sub="ann"), **{"x-tenant-id": "nightly"}) == (
+        200,
+        "small",
+    )
+    head, body, _ = token(tenant="nightly").split(".")
+    for bad in ("", "x.y.z", f"{head}.{body}.", token(tenant="acme")[:-4] + "AAAA"):
+        assert (await ask(bad))[0] == 401
+    assert (await ask(token(tenant="acme", exp=1)))[0] == 401
+    assert (await ask(token(tenant="acme", iss="https://evil.example.com")))[0] == 401
+    assert (await ask(token(tenant="acme", aud="other")))[0] in (401, 403)
+    assert not {"authorization", "x-tenant-id"} & set(gateway.received("large")[0]["headers"])
+
+
+async def test_a_meshs_header_is_believed_from_the_trusted_peer_only(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    ca, other_ca = trustme.CA(), trustme.CA()
+    server = ca.issue_cert("localhost")
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    server.private_key_pem.write_to_path(str(tmp_path / "tls.key"))
+    (tmp_path / "tls.crt").write_bytes(b"".join(p.bytes() for p in server.cert_chain_pems))
+
+    def with_mesh(document: Any) -> None:
+        chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+        text = (ENVOY / "mesh.yaml").read_text()
+        text = text.replace("/etc/forebay/tls", str(tmp_path))
+        # trustme makes DNS names only; the kind of name is not what is tested here.
+        text = text.replace("san_type: URI", "san_type: DNS")
+        text = text.replace("spiffe://cluster.local/ns/ingress/sa/gateway", "ingress.test")
+        chain.update(yaml.safe_load(text))
+        manager = chain["filters"][0]["typed_config"]
+        early = manager["early_header_mutation_extensions"][0]["typed_config"]["mutations"]
+        early[:] = [m for m in early if m.get("remove") not in ("x-tenant-id", "x-user-id")]
+        manager["http_filters"] = [f for f in manager["http_filters"] if f["name"] != "api-keys"]
+
+    gateway = make_gateway(
+        policy={"tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}}},
+        edit=with_mesh,
+    )
+
+    def ask(peer: trustme.LeafCert | None) -> str:
+        command = ["curl", "-sS", "-i", "--max-time", "5", "--cacert", str(tmp_path / "ca.crt")]
+        if peer is not None:
+            with peer.private_key_and_cert_chain_pem.tempfile(dir=str(tmp_path)) as pem:
+                return _curl([*command, "--cert", pem], gateway)
+        return _curl(command, gateway)
+
+    assert "x-forebay-served-by: large" in ask(ca.issue_cert("ingress.test"))
+    for stranger in (None, ca.issue_cert("other.test"), other_ca.issue_cert("ingress.test")):
+        assert "HTTP/" not in ask(stranger)
+    assert gateway.received("small") == []
+    assert len(gateway.received("large")) == 1
+
+
+def _curl(command: list[str], gateway: Gateway) -> str:
+    url = gateway.url.replace("http://127.0.0.1", "https://localhost") + CHAT
+    body = '{"model":"auto","messages":[{"role":"user","content":"Hi"}],"max_tokens":1}'
+    return subprocess.run(
+        [*command, "-H", "x-tenant-id: nightly", "-d", body, url], capture_output=True, text=True
+    ).stdout
