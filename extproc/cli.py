@@ -9,6 +9,7 @@ import typer
 
 from extproc import config, logs
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
+from serving import vllm_profiles
 
 app = typer.Typer(
     help="Admission, routing and honest endings for LLM endpoints behind Envoy.",
@@ -181,6 +182,9 @@ def sim(
         run(settings)
     except OSError as error:
         _fail(UpError(f"{host}:{port}: {error.strerror}"))
+
+
+app.command("vllm")(vllm_profiles.vllm)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Gateway:
         self._clock = asyncio.get_running_loop().time
         self.backends = Backends()
         self.policy = self._made(config, {}, None)
-        self.metrics = Metrics(lambda: self.policy.limiters, lambda: self.policy.cache)
+        self.metrics = Metrics(lambda: self.policy.limiters, self.is_up, lambda: self.policy.cache)
 
     async def start(self) -> None:
         await self.backends.watch(self.policy.config.pools.values())
@@ -87,9 +87,11 @@ class Gateway:
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot.labels(pool, tenant).observe(account.tpot_s)
 
+    def is_up(self, pool: str) -> bool:
+        return self.backends.is_up(self.policy.config.pools[pool])
+
     def pools_down(self) -> list[str]:
-        pools = self.policy.config.pools
-        return [name for name, pool in pools.items() if not self.backends.is_up(pool)]
+        return [pool for pool in self.policy.config.pools if not self.is_up(pool)]
 
     def status(self) -> dict[str, object]:
         """What /status shows."""

