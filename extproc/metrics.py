@@ -9,11 +9,13 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from extproc.admission import Limiter
 from extproc.cache import ExactCache
+from extproc.logs import dropped_lines
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -125,7 +127,7 @@ class _Now(Collector):
         self._is_up = is_up
         self._cache = cache
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         slots = GaugeMetricFamily("forebay_slots", "Configured slots.", labels=["pool"])
         held = GaugeMetricFamily("forebay_in_flight", "Slots leased now.", labels=["pool"])
         depth = GaugeMetricFamily("forebay_queue_depth", "Requests waiting here.", labels=["pool"])
@@ -143,6 +145,11 @@ class _Now(Collector):
             mark.add_metric([name, "high_water"], pool.gate.high_water)
             mark.add_metric([name, "low_water"], pool.gate.low_water)
         yield from (up, slots, held, depth, shedding, mark)
+        yield CounterMetricFamily(
+            "forebay_log_lines_dropped",
+            "Log lines dropped since the log's reader stalled.",
+            value=dropped_lines(),
+        )
         if cache := self._cache():
             yield GaugeMetricFamily(
                 "forebay_cache_bytes", "What the exact cache holds.", value=cache.store.used_bytes
