@@ -184,6 +184,24 @@ def sim(
         _fail(UpError(f"{host}:{port}: {error.strerror}"))
 
 
+@app.command()
+def check(
+    file: Annotated[
+        Path, typer.Argument(help="An Envoy bootstrap, or a file with the `forebay` block alone.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Find what in a config would bite, and what to write instead. Exit status 1 if there is any.
+
+    Warnings alone do not count. Example: forebay check envoy/envoy.yaml
+    """
+    from extproc import check as room  # here: Envoy's types take a second to load
+
+    report = room.check_file(file)
+    typer.echo((room.as_json if as_json else room.as_text)(report.findings, report.notes))
+    raise typer.Exit(0 if report.ok else 1)
+
+
 app.command("vllm")(vllm_profiles.vllm)
 
 

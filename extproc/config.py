@@ -253,6 +253,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
+def _list(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
 def _dig(value: object, *keys: str) -> object:
     for key in keys:
         value = _mapping(value).get(key)
@@ -266,14 +270,13 @@ def walk(value: object) -> Iterator[Mapping[str, Any]]:
         yield mapping
         for child in mapping.values():
             yield from walk(child)
-    elif isinstance(value, list):
-        for child in cast("list[object]", value):
+    else:
+        for child in _list(value):
             yield from walk(child)
 
 
 def _clusters(bootstrap: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    found = _dig(bootstrap, "static_resources", "clusters")
-    clusters = cast("list[object]", found) if isinstance(found, list) else []
+    clusters = _list(_dig(bootstrap, "static_resources", "clusters"))
     return {str(_mapping(c).get("name")): _mapping(c) for c in clusters}
 
 
@@ -295,7 +298,7 @@ def _with_cluster_endpoints(
             continue
         sockets = [_mapping(a.get("socket_address")) for a in _addresses(clusters[name])]
         scheme = "https" if "transport_socket" in clusters[name] else "http"
-        urls = [f"{scheme}://{s['address']}:{s['port_value']}" for s in sockets if s]
+        urls = [f"{scheme}://{s.get('address')}:{s.get('port_value')}" for s in sockets if s]
         pools[name] = {**_mapping(cast(object, pool)), "endpoints": urls}
     return {**policy, "pools": pools or policy.get("pools")}
 
@@ -357,8 +360,7 @@ def _pools_no_route_knows(config: Config, bootstrap: Mapping[str, Any]) -> Itera
     """Envoy takes from our list of pools only what its route's priority groups name."""
     for mapping in walk(bootstrap.get("static_resources")):
         if str(mapping.get("@type", "")).endswith(".PriorityGroupClusterSpecifier"):
-            groups = cast("list[object]", mapping.get("priority_groups") or [])
-            names = {_mapping(group).get("name") for group in groups}
+            names = [_mapping(g).get("name") for g in _list(mapping.get("priority_groups"))]
             for pool in config.pools:
                 if pool not in names:
                     yield f"forebay.pools.{pool}: an admit route's priority_groups lacks this pool"
@@ -369,4 +371,7 @@ def _envoy_duration_s(value: object, default_s: float) -> float:
     """Envoy writes durations as '1.5s'."""
     if value is None:
         return default_s
-    return float(str(value).removesuffix("s"))
+    try:
+        return float(str(value).removesuffix("s"))
+    except ValueError as error:
+        raise ConfigError(f"{value!r} is no duration; Envoy writes them as 1.5s") from error

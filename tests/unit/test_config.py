@@ -1,10 +1,15 @@
 """The policy block: what is accepted, and that every mistake names its path."""
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extproc.config import ConfigError, from_document, load
 
@@ -16,8 +21,11 @@ def policy(**changes: Any) -> dict[str, Any]:
     return {"forebay": {"pools": pools, **changes}}
 
 
+PARSED = yaml.safe_load(REFERENCE.read_text())
+
+
 def reference() -> Any:
-    return yaml.safe_load(REFERENCE.read_text())
+    return copy.deepcopy(PARSED)
 
 
 def test_the_reference_config_is_read_with_its_endpoints_and_the_processors_address() -> None:
@@ -111,4 +119,29 @@ def test_a_pool_without_a_cluster_and_a_bootstrap_without_the_filter_are_refused
     filters = chain["filters"][0]["typed_config"]["http_filters"]
     filters[:] = [f for f in filters if f["name"] != "envoy.filters.http.ext_proc"]
     with pytest.raises(ConfigError, match="no ext_proc filter"):
+        from_document(document)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    if isinstance(value, dict | list):
+        for key, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _places(child, (*path, key))
+
+
+PLACES = list(_places(reference()))
+NONSENSE = [None, True, -1, 1.5, "", "abc", [], [None], {}, {"a": 1}, {"name": []}, [[{}]]]
+
+
+@given(place=st.sampled_from(PLACES[1:]), value=st.sampled_from(NONSENSE))
+@settings(max_examples=400, deadline=None)
+def test_nonsense_anywhere_is_refused_in_words_or_does_not_matter(
+    place: tuple[Any, ...], value: Any
+) -> None:
+    document = reference()
+    parent = document
+    for key in place[:-1]:
+        parent = parent[key]
+    parent[place[-1]] = value
+    with contextlib.suppress(ConfigError):
         from_document(document)

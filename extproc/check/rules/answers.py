@@ -1,0 +1,172 @@
+"""What Envoy counts on the way back, and whether the processor hears of it."""
+
+from collections.abc import Iterator
+
+from extproc.check.bootstrap import Bootstrap, Door, Filter
+from extproc.check.findings import Finding, error, warning
+from extproc.check.reading import Reader, Spot, dig, mapping, texts
+
+_NAMESPACE = "llm"
+_COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
+_TAGS = ("kind", "tenant", *_COUNTS, "ttft_us", "generation_us")
+
+_JSON = ".json_to_metadata.v3.JsonToMetadata"
+_SSE = ".sse_to_metadata.v3.SseToMetadata"
+_FEW_BYTES = 8192  # Envoy's default for max_event_size
+
+
+def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door, processor in bootstrap.gateways:
+        found = [
+            (spot, config.common_config)
+            for spot, config in door.logs
+            if config.common_config and _log_cluster(config.common_config) == processor.cluster
+        ]
+        if not found:
+            yield error(
+                "access-log",
+                door.spot.at("access_log"),
+                "No gRPC access log goes to the processor's cluster: it learns no tokens, no "
+                "times and no attempts; metrics and cost stay at zero.",
+                "Take envoy.access_loggers.http_grpc from envoy/envoy.yaml.",
+            )
+        for spot, config in found:
+            tags = {tag.tag: tag for tag in config.custom_tags}
+            place = spot.at("typed_config.common_config.custom_tags")
+            if missing := [tag for tag in _TAGS if tag not in tags]:
+                yield error(
+                    "access-log-tags",
+                    place,
+                    f"The log does not carry {', '.join(missing)}, from which the processor "
+                    "counts.",
+                    "Take the custom_tags of envoy/envoy.yaml.",
+                )
+            ttft = tags.get("ttft_us")
+            if ttft is not None and ttft.value and "US_RX_BODY_BEG" not in ttft.value:
+                yield error(
+                    "ttft-tag",
+                    place,
+                    f"ttft_us is {ttft.value}, which is not the time to the first byte of the "
+                    "body: a server sends the headers long before the first token.",
+                    '{tag: ttft_us, value: "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%"}',
+                )
+
+
+def _log_cluster(config: object) -> object:
+    service = getattr(config, "grpc_service", None)
+    return service.envoy_grpc.cluster_name if service and service.envoy_grpc else None
+
+
+def counting(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door, _ in bootstrap.gateways:
+        for rule, kind, name, answers, keys in (
+            ("json-to-metadata", _JSON, "json_to_metadata", "JSON", _json_keys),
+            ("sse-to-metadata", _SSE, "sse_to_metadata", "streamed", _sse_keys),
+        ):
+            found = [one for one in door.filters if one.is_a(kind)]
+            if not found:
+                yield error(
+                    rule,
+                    door.spot.at("http_filters"),
+                    f"Without the filter {name} no tokens of {answers} answers are counted: "
+                    "budgets and cost do not see them.",
+                    f"Take envoy.filters.http.{name} from envoy/envoy.yaml.",
+                )
+            elif not any(one.elsewhere for one in found):
+                written = {key for one in found for key in keys(one)}
+                if lost := [key for key in _COUNTS if key not in written]:
+                    yield error(
+                        "token-keys",
+                        found[0].spot.at("typed_config.response_rules"),
+                        f"It does not write {', '.join(lost)} under {_NAMESPACE} for {answers} "
+                        "answers, where the access log reads it.",
+                        "Take its rules from envoy/envoy.yaml.",
+                    )
+
+
+def _json_keys(one: Filter) -> Iterator[str]:
+    from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import JsonToMetadata
+
+    message = Reader().message(JsonToMetadata, one.raw, one.spot)
+    for rule in message.response_rules.rules if message.response_rules else []:
+        if rule.on_present and rule.on_present.metadata_namespace == _NAMESPACE:
+            yield rule.on_present.key
+
+
+def _sse_keys(one: Filter) -> Iterator[str]:
+    from envoy_data_plane.envoy.extensions.content_parsers.json.v3 import JsonContentParser
+
+    parser = dig(one.raw, "response_rules", "content_parser", "typed_config")
+    for part in Reader().message(JsonContentParser, parser, one.spot).rules:
+        found = part.rule.on_present if part.rule else None
+        if found and found.metadata_namespace == _NAMESPACE:
+            yield found.key
+
+
+def request_rules(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door, _ in bootstrap.gateways:
+        for one in door.filters:
+            if one.is_a(_JSON) and mapping(one.raw.get("request_rules")):
+                yield warning(
+                    "json-request-rules",
+                    one.spot.at("typed_config.request_rules"),
+                    "Envoy parses every request body for them; the processor has read it already.",
+                    "Remove request_rules.",
+                )
+
+
+def event_size(bootstrap: Bootstrap) -> Iterator[Finding]:
+    from envoy_data_plane.envoy.extensions.filters.http.sse_to_metadata.v3 import SseToMetadata
+
+    for door, _ in bootstrap.gateways:
+        for one in door.filters:
+            if not one.is_a(_SSE) or one.elsewhere:
+                continue
+            rules = Reader().message(SseToMetadata, one.raw, one.spot).response_rules
+            size = rules.max_event_size if rules else None
+            if size is None or 0 < size <= _FEW_BYTES:
+                default = " (the default)" if size is None else ""
+                yield warning(
+                    "sse-event-size",
+                    one.spot.at("typed_config.response_rules.max_event_size"),
+                    f"Events above {_FEW_BYTES if size is None else size} bytes{default} are "
+                    "thrown away uncounted: log probabilities or a long tool call make such.",
+                    "max_event_size: 65536",
+                )
+
+
+def hide_usage(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door, _ in bootstrap.gateways:
+        hides = [n for n, one in enumerate(door.filters) if _hides(one)]
+        counts = [n for n, one in enumerate(door.filters) if one.is_a(_SSE)]
+        if not hides:
+            yield warning(
+                "hide-usage",
+                door.spot.at("http_filters"),
+                "The processor asks for a usage chunk in every stream, to have the count; no Lua "
+                "filter hides it again from clients that did not ask.",
+                "Take the Lua filter before json_to_metadata from envoy/envoy.yaml.",
+            )
+        elif counts and hides[0] > counts[0]:
+            yield error(
+                "hide-usage-order",
+                _spot(door, hides[0]),
+                "It is listed after sse_to_metadata, so it sees the answer first and cuts the "
+                "usage chunk before it is counted: streams have no tokens.",
+                "List it before sse_to_metadata: answers pass the filters from last to first.",
+            )
+
+
+def _hides(one: Filter) -> bool:
+    """Our Lua filter; one whose source is in a file is trusted to be it."""
+    if not one.is_a(".lua.v3.Lua"):
+        return False
+    found = list(texts(one.raw))
+    return one.elsewhere or "filename" in found or any("hide_usage" in value for value in found)
+
+
+def _spot(door: Door, position: int) -> Spot:
+    return door.filters[position].spot
+
+
+RULES = (access_log, counting, request_rules, event_size, hide_usage)

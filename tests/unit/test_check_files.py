@@ -1,0 +1,163 @@
+"""`check_file`: reading, the Envoy binary, and how findings are shown."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from extproc.check import Finding, Report, as_json, as_text, check_file, run
+from extproc.up import UpError, find_envoy
+from tests.unit.test_check_kit import REFERENCE, Document, sound
+
+try:
+    ENVOY = find_envoy()
+except UpError:
+    ENVOY = ""
+
+needs_envoy = pytest.mark.skipif(not ENVOY, reason="there is no Envoy binary")
+
+
+def written(folder: Path, document: Document) -> Path:
+    path = folder / "envoy.yaml"
+    path.write_text(yaml.safe_dump(document.data))
+    return path
+
+
+@needs_envoy
+def test_envoy_takes_the_reference_and_a_sound_file(tmp_path: Path) -> None:
+    here = tmp_path / "here.yaml"
+    here.write_text(REFERENCE.read_text().replace("/etc/forebay", str(REFERENCE.parent)))
+    assert check_file(here) == Report([], [])
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(REFERENCE.read_text().replace("/etc/forebay", "/nowhere"))
+    report = check_file(elsewhere)
+    assert [finding.rule for finding in report.findings] == ["envoy-file-missing"]
+    assert report.ok, "a file that is only on the gateway's machine is no mistake"
+    report = check_file(written(tmp_path, sound()))
+    assert (report.findings, report.notes, report.ok) == ([], [], True)
+
+
+@needs_envoy
+def test_what_only_envoy_knows_is_an_error_at_its_place(tmp_path: Path) -> None:
+    document = sound()
+    document.filter("SseToMetadata")["response_rules"]["max_event_sizes"] = 9
+    report = check_file(written(tmp_path, document))
+    (finding,) = report.findings
+    assert (finding.rule, finding.severity, report.ok) == ("envoy-refuses", "error", False)
+    number = document.index("SseToMetadata")
+    assert f"typed_config.http_filters[{number}].typed_config" in finding.place
+    assert "no such field: 'max_event_sizes'" in finding.reason
+
+
+@needs_envoy
+def test_a_refusal_without_a_place_names_the_file(tmp_path: Path) -> None:
+    document = sound()
+    document.cluster("small")["lb_policy"] = "CLUSTER_PROVIDED"
+    path = written(tmp_path, document)
+    (finding,) = check_file(path).findings
+    assert (finding.rule, finding.place) == ("envoy-refuses", str(path))
+
+
+def test_without_a_binary_there_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent() -> str:
+        raise UpError("there is no envoy; install it")
+
+    monkeypatch.setattr(run, "find_envoy", absent)
+    report = check_file(written(tmp_path, sound()))
+    assert (report.findings, report.ok) == ([], True)
+    assert report.notes == ["not validated by Envoy itself: there is no envoy; install it"]
+    monkeypatch.setattr(run, "find_envoy", lambda: str(tmp_path / "none"))
+    assert "No such file" in check_file(written(tmp_path, sound())).notes[0]
+
+
+def test_a_binary_that_does_not_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "envoy"
+    slow.write_text("#!/bin/sh\nsleep 60 & wait\n")
+    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(run, "find_envoy", lambda: str(slow))
+    monkeypatch.setattr(run.binary, "_WITHIN_S", 0.2)
+    (finding,) = check_file(written(tmp_path, sound())).findings
+    assert (finding.rule, finding.severity) == ("envoy-slow", "warning")
+
+
+def test_a_policy_alone_is_checked_alone(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("forebay: {pools: {small: {model: s, slots: 1}, large: {model: l, slots: 1}}}")
+    report = check_file(path)
+    assert (report.findings, report.ok) == ([], True)
+    assert report.notes == ["the file holds no bootstrap: only the policy was checked"]
+    path.write_text("forebay: {pools: {small: {model: s, slots: 0}}, drain: 5}")
+    found = {finding.place: finding.rule for finding in check_file(path).findings}
+    assert found == {"forebay.pools.small.slots": "policy", "forebay.drain": "policy"}
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "x: 1", "\x00", "a: &a [*a]", "forebay: 7"])
+def test_a_file_that_is_nothing_is_an_error(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    report = check_file(path)
+    assert not report.ok
+    assert len(report.findings) == 1
+
+
+def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (finding,) = check_file(tmp_path / "none.yaml").findings
+    assert (finding.rule, finding.place) == ("unreadable-file", str(tmp_path / "none.yaml"))
+
+
+def test_the_text_has_errors_first_by_place_and_ends_with_the_count() -> None:
+    findings = [
+        Finding("warning", "w", "b", "it may.", "do that"),
+        Finding("error", "e1", "a (x)", "it " + "bites " * 30 + "hard.", "do this"),
+        Finding("error", "e2", "a (x)", "it barks.", "do so"),
+    ]
+    text = as_text(findings, ["no envoy"])
+    lines = text.splitlines()
+    assert lines[0] == "ERRORS"
+    assert lines.count("a (x)") == 1
+    assert max(map(len, lines)) <= 100
+    assert text.index("e1:") < text.index("e2:") < text.index("WARNINGS") < text.index("w:")
+    assert lines[-2:] == ["note: no envoy", "2 errors, 1 warning."]
+    assert as_text([]) == "Nothing found."
+
+
+def test_the_json_holds_everything() -> None:
+    finding = Finding("error", "e", "a", "it bites.", "do this")
+    assert json.loads(as_json([finding], ["n"])) == {
+        "findings": [
+            {
+                "severity": "error",
+                "rule": "e",
+                "place": "a",
+                "reason": "it bites.",
+                "mend": "do this",
+            }
+        ],
+        "notes": ["n"],
+        "errors": 1,
+        "warnings": 0,
+    }
+
+
+def test_envoys_types_are_loaded_by_a_check_alone() -> None:
+    """Neither the processor nor the import of the room pays for them."""
+    code = (
+        "import sys; import extproc.check, extproc.server;"
+        "print(any(m.startswith(('envoy_data_plane', 'betterproto2')) for m in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REFERENCE.parents[1],
+        env={**os.environ},
+    )
+    assert done.stdout.strip() == "False"
