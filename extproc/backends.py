@@ -93,7 +93,12 @@ class Backends:
 
     def _set_up(self, url: str, up: bool) -> None:
         if up != (url in self._up):
-            _log.warning("backend %s is %s", url, "up" if up else "down")
+            _log.log(
+                logging.INFO if up else logging.WARNING,
+                "backend %s is %s",
+                url,
+                "up" if up else "down",
+            )
         (self._up.add if up else self._up.discard)(url)
 
     async def _stop(self, url: str, request_ids: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,6 +19,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    show: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
+) -> None:
+    if show:
+        typer.echo(version("forebay"))
+        raise typer.Exit
 
 
 def main() -> None:
@@ -38,28 +48,41 @@ def up(
         list[str] | None,
         typer.Option(
             metavar="POOL=URL",
-            help="A real server, as small=http://127.0.0.1:8101; once for each pool. "
+            help="A real server: small=http://127.0.0.1:8101. Again for another replica or pool. "
             "Without any, all pools are simulated.",
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="The gateway's port; 0 takes any free one.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The gateway's port. Default: the config's, 10000. 0: free ports for everything.",
+        ),
     ] = None,
-    envoy_admin_port: Annotated[int | None, typer.Option(help="Envoy's admin port.")] = None,
-    admin_port: Annotated[int | None, typer.Option(help="The processor's admin port.")] = None,
+    envoy_admin_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Envoy's admin port. Default: the config's, 9901."),
+    ] = None,
+    admin_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="The processor's admin port. Default: the config's, 9902."
+        ),
+    ] = None,
 ) -> None:
     """Run everything on this machine: Envoy, the processor and the pools. Ctrl-C stops it all.
 
     Example: forebay up --backend small=http://127.0.0.1:8101 --backend large=http://127.0.0.1:8102
     """
-    backends: dict[str, str] = {}
+    backends: dict[str, tuple[str, ...]] = {}
     for entry in backend or ():
         pool, equals, url = entry.partition("=")
         if not equals:
             _fail(UpError(f"--backend {entry}: write it as POOL=URL"))
-        backends[pool] = url
+        backends[pool] = (*backends.get(pool, ()), url)
     stop = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, lambda *_: stop.set())
     stack: Stack | None = None
     try:
@@ -88,18 +111,19 @@ def up(
 
 
 def _welcome(stack: Stack, *, simulated: bool) -> str:
-    pools = "".join(f"    {name:<10} {url}\n" for name, url in stack.backend_urls.items())
+    pools = "".join(f"    {name:<10} {url}\n" for name, url in stack.config.backend_urls.items())
     simulators = " (simulated: no model answers here)" if simulated else ""
-    key = f" -H 'authorization: Bearer {stack.demo_key}'" if stack.demo_key else ""
+    key = f" -H 'authorization: Bearer {stack.config.demo_key}'" if stack.config.demo_key else ""
     return (
         f"\nForebay runs. Ctrl-C stops it.\n\n"
-        f"  gateway      {stack.url}\n"
-        f"  metrics      {stack.admin_url}/metrics   (also /status, /readyz)\n"
-        f"  Envoy admin  {stack.envoy_admin_url}\n"
+        f"  gateway      {stack.config.url}\n"
+        f"  metrics      {stack.config.admin_url}/metrics   (also /status, /readyz)\n"
+        f"  Envoy admin  {stack.config.envoy_admin_url}\n"
         f"  logs         {stack.folder}\n"
         f"  pools{simulators}\n{pools}\n"
         "Try it:\n\n"
-        f"  curl -i {stack.url}/v1/chat/completions -H 'content-type: application/json'{key} "
+        f"  curl -i {stack.config.url}/v1/chat/completions"
+        f" -H 'content-type: application/json'{key} "
         '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Is the sky blue?"}]}\'\n'
     )
 
@@ -144,8 +168,8 @@ def serve(
 
 @app.command()
 def sim(
-    port: Annotated[int, typer.Option(help="Where it listens.")],
-    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")],
+    host: Annotated[str, typer.Option(help="On which address.")] = "127.0.0.1",
     model: Annotated[
         list[str] | None, typer.Option(help="A served model name; may be repeated.")
     ] = None,
@@ -158,9 +182,14 @@ def sim(
     max_tokens: Annotated[
         int, typer.Option(help="Length of an answer that names no max_tokens.")
     ] = 64,
-    api_key: Annotated[str | None, typer.Option(envvar="FOREBAY_SIM_API_KEY")] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="FOREBAY_SIM_API_KEY", help="Ask for this key, as vLLM does."),
+    ] = None,
 ) -> None:
-    """Run one simulated vLLM server: its API, timing, metrics and faults; no model answers.
+    """Run one simulated vLLM server. Its API, timing and metrics are vLLM's; no model answers.
+
+    Faults: POST /sim/faults with {"status": 503}, {"reset_after": 3}, {"stall_after": 3}, or {}.
 
     Example: forebay sim --port 8101 --model small-7b --decode-ms 10
     """
@@ -179,7 +208,7 @@ def sim(
         api_key=api_key,
     )
     try:
-        run(settings)
+        run(settings, ready=lambda: typer.echo(f"simulated vLLM at http://{host}:{port}"))
     except OSError as error:
         _fail(UpError(f"{host}:{port}: {error.strerror}"))
 

@@ -107,7 +107,7 @@ class Gateway:
                     "high_water": limiter.gate.high_water,
                     "low_water": limiter.gate.low_water,
                     "shedding": limiter.gate.shedding,
-                    "mean_service_s": round(limiter.mean_service_s, 3),
+                    "mean_service_s": limiter.mean_service_s and round(limiter.mean_service_s, 3),
                 }
                 for name, limiter in self.policy.limiters.items()
             }

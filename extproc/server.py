@@ -5,6 +5,7 @@ Holds no policy. Each ext_proc stream becomes one Exchange; each access log stre
 
 import asyncio
 import logging
+import re
 import signal
 from pathlib import Path
 
@@ -107,6 +108,8 @@ class _Service:
         )
 
     async def start(self, listen: str) -> None:
+        if not re.fullmatch(r"unix:.+|[^:\s]+:\d{1,5}|\[[^\]]+\]:\d{1,5}", listen):
+            raise CannotListen(f"{listen}: write unix:/path or host:port")
         if listen.startswith("unix:"):
             folder = Path(listen.removeprefix("unix:")).parent
             if not folder.is_dir():
@@ -225,7 +228,8 @@ async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web
         return web.Response(text="ok\n" if not down else f"ok, but down: {', '.join(down)}\n")
 
     async def status(_: web.Request) -> web.Response:
-        return web.json_response({"ready": service.ready, **gateway.status()})
+        ready = service.ready and len(gateway.pools_down()) < len(gateway.policy.config.pools)
+        return web.json_response({"ready": ready, **gateway.status()})
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)

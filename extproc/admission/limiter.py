@@ -65,7 +65,8 @@ class Limiter:
         self.slots = slots
         self.gate = gate
         self.clock = clock
-        self.mean_service_s = _FIRST_SERVICE_S
+        self.mean_service_s: float | None = None
+        """Mean time that a slot is held, over about the last 20 leases. None: none has ended."""
         self._held = 0
         self._waiting: OrderedDict[Lease, None] = OrderedDict()
 
@@ -99,10 +100,11 @@ class Limiter:
         """Seconds until the queue has drained to the low mark and a slot turns over, as measured:
         departures come at `slots / mean_service_s`. Grows with the depth."""
         departures = max(self.depth - self.gate.low_water, 0) + 1
-        return departures * self.mean_service_s / self.slots
+        return departures * (self.mean_service_s or _FIRST_SERVICE_S) / self.slots
 
     def _slot_freed(self, held_s: float) -> None:
-        self.mean_service_s += _MEAN_WEIGHT * (held_s - self.mean_service_s)
+        mean_s = held_s if self.mean_service_s is None else self.mean_service_s
+        self.mean_service_s = mean_s + _MEAN_WEIGHT * (held_s - mean_s)
         self._held -= 1
         self._fill()
 

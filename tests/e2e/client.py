@@ -53,8 +53,8 @@ class Answer:
 class Gateway:
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.url = stack.url
-        self.key = stack.demo_key
+        self.url = stack.config.url
+        self.key = stack.config.demo_key
         self.headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {self.key}",
@@ -87,6 +87,10 @@ class Gateway:
             got = {name.lower(): value for name, value in answer.headers.items()}
             return Answer(answer.status, got, await answer.read())
 
+    def post(self, more: dict[str, Any]) -> int:
+        """The status of one answer, without an event loop."""
+        return asyncio.run(self.ask(chat(**more))).status
+
     async def ask_many(self, count: int, body: object = None) -> list[Answer]:
         return await asyncio.gather(*(self.ask(body) for _ in range(count)))
 
@@ -109,17 +113,21 @@ class Gateway:
 
     def received(self, pool: str) -> list[dict[str, Any]]:
         """The model requests that reached a pool's server, with `body` decoded."""
-        requests = self._json(f"{self.stack.backend_urls[pool]}/sim/requests")["requests"]
+        requests = self._json(f"{self.stack.config.backend_urls[pool]}/sim/requests")["requests"]
         for request in requests:
             request["body"] = base64.b64decode(request["body_base64"])
         return requests
 
     def set_faults(self, pool: str, faults: dict[str, Any]) -> None:
-        self.get(f"{self.stack.backend_urls[pool]}/sim/faults", "POST", json.dumps(faults).encode())
+        self.get(
+            f"{self.stack.config.backend_urls[pool]}/sim/faults",
+            "POST",
+            json.dumps(faults).encode(),
+        )
 
     def running(self, pool: str) -> float:
         """Requests that the server itself says it is working on or has waiting."""
-        text = self.get(f"{self.stack.backend_urls[pool]}/metrics").decode()
+        text = self.get(f"{self.stack.config.backend_urls[pool]}/metrics").decode()
         return sum(
             float(line.rpartition(" ")[2])
             for line in text.splitlines()
@@ -129,11 +137,11 @@ class Gateway:
     # --- the processor's side ------------------------------------------------------------------
 
     def status(self, pool: str) -> dict[str, Any]:
-        return self._json(f"{self.stack.admin_url}/status")["pools"][pool]
+        return self._json(f"{self.stack.config.admin_url}/status")["pools"][pool]
 
     def metric(self, line_start: str) -> float:
         """The sum of the samples whose line begins so; 0 when there is none."""
-        text = self.get(f"{self.stack.admin_url}/metrics").decode()
+        text = self.get(f"{self.stack.config.admin_url}/metrics").decode()
         lines = [line for line in text.splitlines() if line.startswith(line_start)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
@@ -149,7 +157,7 @@ class Gateway:
 
     def reset(self) -> None:
         self.wait_until_idle()
-        for pool, url in self.stack.backend_urls.items():
+        for pool, url in self.stack.config.backend_urls.items():
             self.set_faults(pool, {})
             self.get(f"{url}/sim/requests", "DELETE")
 
@@ -157,7 +165,7 @@ class Gateway:
         self.until(
             lambda: all(
                 (self.status(pool)["in_flight"], self.status(pool)["queue_depth"]) == (0, 0)
-                for pool in self.stack.backend_urls
+                for pool in self.stack.config.backend_urls
             ),
             "a slot or a place in the queue is still taken",
         )

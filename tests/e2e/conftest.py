@@ -38,7 +38,7 @@ def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGatew
         policy: dict[str, Any] | None = None,
         edit: Callable[[Any], None] = lambda document: None,
         sim_args: dict[str, tuple[str, ...]] | None = None,
-        backends: dict[str, str] | None = None,
+        backends: dict[str, tuple[str, ...]] | None = None,
     ) -> Gateway:
         document = copy.deepcopy(yaml.safe_load(REFERENCE.read_text()))
         _merge(document["node"]["metadata"]["forebay"], policy or {})

@@ -134,6 +134,7 @@ async def test_after_the_last_tier_there_is_one_clean_error(gateway: Gateway) ->
     for stream in (True, False):
         reset = await gateway.ask(chat(stream=stream))
         assert (reset.status, reset.code) == (503, "upstream_unavailable")
+        assert reset.headers["retry-after"] == "1"
 
 
 async def test_an_error_of_the_request_itself_is_not_tried_elsewhere(gateway: Gateway) -> None:

@@ -48,7 +48,7 @@ def near_misses(draw: st.DrawFn) -> bytes:
         "prompt": "a",
         "max_tokens": 1,
     }
-    members |= draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=3))
+    members |= draw(st.dictionaries(st.sampled_from(KEYS), values, max_size=2))
     # Nothing that is long by itself: an answer of a million tokens is no fault of the gateway's.
     if isinstance(members.get("n"), int):
         members["n"] = members["n"] % 3
@@ -66,6 +66,8 @@ def near_misses(draw: st.DrawFn) -> bytes:
 
 bodies = (
     st.binary(max_size=200)
+    | near_misses()
+    | near_misses()
     | near_misses()
     | st.builds(lambda value: json.dumps(value).encode("utf-8", "surrogatepass"), values)
 )

@@ -17,6 +17,7 @@ import yaml
 from tests.e2e.client import Gateway, chat
 from tests.e2e.conftest import REFERENCE, MakeGateway
 
+LARGE = ("--port=0", "--backend=large=http://127.0.0.1:2")
 ANY_PORTS = ("--port", "0", "--envoy-admin-port", "0", "--admin-port", "0")
 
 
@@ -98,6 +99,17 @@ def test_up_prints_a_curl_line_that_works_and_leaves_nothing_behind() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_up_ends_with_its_terminal_too(signum: signal.Signals) -> None:
+    up = _up()
+    folder = Path(re.search(r"logs +(\S+)", _welcome(up))[1])  # type: ignore[index]
+    children = _children(up.pid)
+    up.send_signal(signum)
+    assert up.wait(20) == 0
+    Gateway.until(lambda: all(map(_gone, children)), "processes are left")
+    assert not folder.exists()
+
+
 def test_up_killed_outright_leaves_nothing_behind_either() -> None:
     up = _up()
     _welcome(up)
@@ -124,6 +136,13 @@ def test_a_taken_port_is_one_clear_sentence() -> None:
         (("up", "--config", "none.yaml"), "none.yaml: cannot be read"),
         (("serve", "--config", "none.yaml"), "none.yaml: cannot be read"),
         (("up", *ANY_PORTS, "--backend", "small"), "write it as POOL=URL"),
+        (("up", "--backend=small=http://nosuch.invalid:1", *LARGE), "is no known host"),
+        (("up", "--backend=small=127.0.0.1:1", *LARGE), "write it as http://HOST:PORT"),
+        (("up", "--backend=small=http://127.0.0.1:1/v1", *LARGE), "write it as http://HOST:PORT"),
+        (
+            ("serve", "--config", str(REFERENCE), "--listen", "5051"),
+            "write unix:/path or host:port",
+        ),
         (("up", *ANY_PORTS, "--backend", "tiny=http://127.0.0.1:1"), "no pool is named 'tiny'"),
         (("up", *ANY_PORTS, "--backend", "small=http://127.0.0.1:1"), "no backend for the pool"),
     ],
@@ -155,7 +174,7 @@ def test_a_missing_socket_folder_is_one_clear_sentence(tmp_path: Path) -> None:
 def test_real_backends_give_their_model_and_context(make_gateway: MakeGateway) -> None:
     """`--backend` with servers that `up` did not start: other names than in the config."""
     behind = make_gateway(policy={"pools": {"small": {"model": "qwen", "context": 2000}}})
-    up = _up(*(f"--backend={pool}={url}" for pool, url in behind.stack.backend_urls.items()))
+    up = _up(*(f"--backend={pool}={url}" for pool, url in behind.stack.config.backend_urls.items()))
     try:
         said = _welcome(up)
         url = re.search(r"gateway +(\S+)", said)[1]  # type: ignore[index]
@@ -187,6 +206,29 @@ def _welcome(up: "subprocess.Popen[str]") -> str:
         assert line, said
         said += line
     return said
+
+
+def test_a_port_that_does_not_exist_is_refused_by_name() -> None:
+    for arguments in (("up", "--port", "99999"), ("sim", "--port", "-1")):
+        done = subprocess.run(
+            [sys.executable, "-m", "extproc.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 2
+        assert "--port" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_backend_given_twice_is_two_replicas(make_gateway: MakeGateway) -> None:
+    behind = make_gateway(policy={"pools": {"large": {"model": "small-7b"}}})
+    one, two = behind.stack.config.backend_urls.values()
+    gateway = make_gateway(backends={"small": (one, two), "large": (one,)})
+    for _ in range(10):
+        assert gateway.post({"max_tokens": 1}) == 200
+    for pool in ("small", "large"):
+        assert behind.received(pool), f"nothing reached the replica at {pool}"
 
 
 def _fails(*arguments: str) -> str:

@@ -111,9 +111,12 @@ async def test_no_secret_is_in_logs_metrics_or_errors(make_gateway: MakeGateway)
         answer = await gateway.ask(body, headers=headers)
         if answer.status != 200:
             said += answer.body + repr(answer.headers).encode()
-    for url in (f"{gateway.stack.admin_url}/metrics", f"{gateway.stack.admin_url}/status"):
+    for url in (
+        f"{gateway.stack.config.admin_url}/metrics",
+        f"{gateway.stack.config.admin_url}/status",
+    ):
         said += gateway.get(url)
-    said += gateway.get(f"{gateway.stack.envoy_admin_url}/stats")
+    said += gateway.get(f"{gateway.stack.config.envoy_admin_url}/stats")
     await asyncio.sleep(0.7)
     said += _logs(gateway.stack.folder)
     assert len(said) > 10_000

@@ -55,7 +55,7 @@ def gateway(script: Script, make_gateway: MakeGateway) -> Iterator[Gateway]:
     app.router.add_get("/health", script.health)
     app.router.add_post("/v1/chat/completions", script.answer)
     with _served(app) as url:
-        yield make_gateway(backends={"small": url, "large": url})
+        yield make_gateway(backends={"small": (url,), "large": (url,)})
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])

@@ -131,7 +131,7 @@ CASES = [
         "policy",
         put(pool("small"), slots=-1),
         "node.metadata.forebay.pools.small.slots",
-        words=("greater than 0",),
+        words=("must be above 0",),
     ),
     Case("policy", put(pool("small"), speed=9), "node.metadata.forebay.pools.small.speed"),
     Case(

@@ -44,9 +44,25 @@ def test_a_policy_alone_is_enough() -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"pool": {}}, "forebay.pool: unknown key"),
-        ({"pools": {}}, "forebay.pools: "),
-        ({"pools": {"small": {"slots": 1}}}, "forebay.pools.small.model: Field required"),
+        ({"pool": {}}, "forebay.pool: unknown key; did you mean pools?"),
+        ({"pools": {}}, "forebay.pools: must not be empty"),
+        ({"pools": "small"}, "forebay.pools: must be a block of keys"),
+        (
+            {"admission": {"highwater": 1}},
+            "forebay.admission.highwater: unknown key; did you mean high_water?",
+        ),
+        ({"tenants": {"a": {"pools": "small"}}}, "forebay.tenants.a.pools: must be a list"),
+        ({"admin": 9902}, "forebay.admin: must be text"),
+        ({"admin": "127.0.0.1:99020"}, "forebay.admin: write host:port"),
+        (
+            {"pools": {"small": {"model": "s", "slots": 1, "endpoints": ["127.0.0.1:1"]}}},
+            "forebay.pools.small.endpoints.0: write http://host:port",
+        ),
+        (
+            {"pools": {"small": {"model": "s", "slots": 1, "overflow_only": True}}},
+            "forebay.routing.small: 'small' is overflow_only",
+        ),
+        ({"pools": {"small": {"slots": 1}}}, "forebay.pools.small.model: missing; it is required"),
         ({"pools": {"small": {"model": "s", "slots": 0}}}, "forebay.pools.small.slots: "),
         ({"pools": {"sm;all": {"model": "s", "slots": 1}}}, "forebay.pools.sm;all: use letters"),
         ({"pools": {"small": {"model": 'a"b', "slots": 1}}}, "forebay.pools.small.model: use"),
@@ -144,4 +160,27 @@ def test_nonsense_anywhere_is_refused_in_words_or_does_not_matter(
         parent = parent[key]
     parent[place[-1]] = value
     with contextlib.suppress(ConfigError):
+        from_document(document)
+
+
+def test_the_low_mark_is_half_the_high_one_if_it_is_left_out() -> None:
+    marks = from_document(policy(admission={"high_water": 3})).config.admission
+    assert (marks.high_water, marks.low_water) == (3, 1)
+
+
+def test_small_and_large_are_found_by_name_or_order() -> None:
+    def routing(*names: str) -> tuple[str, str]:
+        pools = {name: {"model": name, "slots": 1} for name in names}
+        made = from_document({"forebay": {"pools": pools}}).config.routing
+        return made.small, made.large
+
+    assert routing("one") == ("one", "one")
+    assert routing("a", "b", "c") == ("a", "c")
+    assert routing("large", "x", "small") == ("small", "large")
+
+
+def test_a_tenant_header_that_envoy_withholds_is_refused() -> None:
+    document = reference()
+    document["node"]["metadata"]["forebay"]["tenant_header"] = "x-org"
+    with pytest.raises(ConfigError, match=r"forebay\.tenant_header: .* do not let x-org through"):
         from_document(document)

@@ -14,6 +14,8 @@ POOLS = {
     "hosted": PoolConfig(model="gpt-x", slots=8, overflow_only=True, server="other"),
 }
 ROUTING = RoutingConfig(
+    small="small",
+    large="large",
     fallback={"small": ("small", "large", "hosted"), "large": ("hosted",)},
 )
 
@@ -64,7 +66,7 @@ def test_a_prompt_too_long_for_the_small_pool_goes_large() -> None:
 
 
 def test_a_later_tier_without_room_for_the_prompt_is_left_out() -> None:
-    routing = RoutingConfig(fallback={"large": ("small", "hosted")})
+    routing = RoutingConfig(small="small", large="large", fallback={"large": ("small", "hosted")})
     assert planned("why", tokens_needed=2000, routing=routing).pools == ("large", "hosted")
 
 

@@ -1,0 +1,36 @@
+"""The policy: what stands under `node.metadata.forebay` in the Envoy bootstrap, or alone in a file.
+
+The only package that reads files. Every mistake is a ConfigError whose lines begin with the path of
+the offending key, for example `forebay.pools.small.slots: must be above 0`.
+"""
+
+from extproc.config.load import Loaded, from_document, load, read_yaml
+from extproc.config.policy import (
+    AdmissionConfig,
+    CacheConfig,
+    Config,
+    ConfigError,
+    ExactCacheConfig,
+    PoolConfig,
+    ResponseConfig,
+    RoutingConfig,
+    TenantConfig,
+)
+from extproc.config.tree import walk
+
+__all__ = [
+    "AdmissionConfig",
+    "CacheConfig",
+    "Config",
+    "ConfigError",
+    "ExactCacheConfig",
+    "Loaded",
+    "PoolConfig",
+    "ResponseConfig",
+    "RoutingConfig",
+    "TenantConfig",
+    "from_document",
+    "load",
+    "read_yaml",
+    "walk",
+]

@@ -1,0 +1,95 @@
+"""Reads a bootstrap, or a policy alone, and refuses it whole or gives it whole."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from extproc.config import bootstrap as around
+from extproc.config.policy import Config, ConfigError
+from extproc.config.tree import dig, mapping
+from extproc.config.words import mistakes
+
+
+class Loaded(BaseModel):
+    """A config file as read: the policy, and what the bootstrap around it says."""
+
+    model_config = ConfigDict(frozen=True)
+
+    config: Config
+    listen: str | None
+    """Where Envoy expects the processor, as a gRPC address. None: the file is a policy alone."""
+
+
+def load(path: Path) -> Loaded:
+    """Read a bootstrap or a file with the policy alone; ConfigError says what to mend."""
+    document = read_yaml(path)
+    try:
+        return from_document(document)
+    except ConfigError as error:
+        raise ConfigError(f"{path}:\n{error}") from error
+
+
+def read_yaml(path: Path) -> object:
+    """The parsed document, unchecked; ConfigError if there is none."""
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def from_document(document: object) -> Loaded:
+    """As `load`, from parsed YAML."""
+    top = mapping(document)
+    policy = mapping(dig(top, "node", "metadata", "forebay"))
+    bootstrap: Mapping[str, Any] = top if policy else {}
+    if not policy:
+        policy = mapping(top.get("forebay"))
+    if not policy:
+        raise ConfigError(
+            "forebay: missing. Put the policy under node.metadata.forebay of the Envoy bootstrap, "
+            "or under a top-level `forebay` key in a file of its own."
+        )
+    if bootstrap:
+        policy = around.with_cluster_endpoints(policy, bootstrap)
+    try:
+        config = Config.model_validate(policy)
+    except ValidationError as error:
+        raise ConfigError("\n".join(mistakes(error))) from error
+    problems = list(_unknown_pools(config))
+    listen = None
+    if bootstrap:
+        problems += around.clusters_missing(config, bootstrap)
+        listen = around.processor_address(bootstrap, problems)
+        problems += around.hold_times_out_of_order(config, bootstrap)
+        problems += around.pools_no_route_knows(config, bootstrap)
+        problems += around.tenant_header_withheld(config, bootstrap)
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return Loaded(config=config, listen=listen)
+
+
+def _unknown_pools(config: Config) -> Iterator[str]:
+    def check(where: str, names: tuple[str, ...]) -> Iterator[str]:
+        for name in names:
+            if name not in config.pools:
+                yield f"{where}: no pool is named {name!r}; there are {', '.join(config.pools)}"
+
+    routing = config.routing
+    for size, name in (("small", routing.small), ("large", routing.large)):
+        yield from check(f"forebay.routing.{size}", (name,))
+        if name in config.pools and config.pools[name].overflow_only:
+            yield f"forebay.routing.{size}: {name!r} is overflow_only, which no rule may choose"
+    for pool, names in routing.fallback.items():
+        yield from check(f"forebay.routing.fallback.{pool}", (pool, *names))
+    for tenant, policy in config.tenants.items():
+        yield from check(f"forebay.tenants.{tenant}.pools", policy.pools or ())
+        if policy.pools == ():
+            yield f"forebay.tenants.{tenant}.pools: empty; name at least one pool"
+    for name, pool in config.pools.items():
+        if pool.model == routing.auto_model:
+            yield f"forebay.pools.{name}.model: is also routing.auto_model; rename one of them"

