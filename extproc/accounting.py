@@ -47,8 +47,9 @@ def read(tags: Mapping[str, str]) -> Account | None:
 
 
 def _number(tags: Mapping[str, str], name: str) -> int | None:
-    """Envoy writes '-' for what it does not have."""
+    """Envoy writes '-' for what it does not have; a server may write anything."""
     try:
-        return int(float(tags[name]))
+        number = int(float(tags[name]))
     except (KeyError, ValueError, OverflowError):
         return None
+    return number if 0 <= number < 2**53 else None

@@ -31,12 +31,13 @@ class Backends:
         self._up: set[str] = set()
         self._stops: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
+        self._stop_session: aiohttp.ClientSession | None = None  # many stops must not delay polls
 
     async def watch(self, pools: Iterable[PoolConfig]) -> None:
         """Poll the replicas of these pools from now on, and no others. Returns when each new one
         has been polled once."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+            self._session, self._stop_session = _session(), _session()
         urls = _vllm_replicas(pools)
         for url in self._polls.keys() - urls:
             self._polls.pop(url).cancel()
@@ -52,8 +53,9 @@ class Backends:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._session:
-            await self._session.close()
+        for session in (self._session, self._stop_session):
+            if session is not None:
+                await session.close()
 
     def is_up(self, pool: PoolConfig) -> bool:
         """Whether any replica of the pool answers. A pool that is not polled counts as up."""
@@ -102,9 +104,9 @@ class Backends:
         (self._up.add if up else self._up.discard)(url)
 
     async def _stop(self, url: str, request_ids: Sequence[str]) -> None:
-        assert self._session
+        assert self._stop_session
         try:
-            async with self._session.post(
+            async with self._stop_session.post(
                 f"{url}/inference/v1/abort_requests",
                 json={"request_ids": list(request_ids)},
                 timeout=aiohttp.ClientTimeout(total=_STOP_LIMIT_S),
@@ -118,6 +120,10 @@ class Backends:
                     )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             _log.warning("backend %s: asking it to stop failed: %s", url, type(error).__name__)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
 
 
 def _vllm_replicas(pools: Iterable[PoolConfig]) -> set[str]:

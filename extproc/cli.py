@@ -30,10 +30,6 @@ def _version(
         raise typer.Exit
 
 
-def main() -> None:
-    app()
-
-
 def _fail(error: Exception) -> NoReturn:
     typer.echo(f"forebay: {error}", err=True)
     raise typer.Exit(1) from error
@@ -82,7 +78,7 @@ def up(
             _fail(UpError(f"--backend {entry}: write it as POOL=URL"))
         backends[pool] = (*backends.get(pool, ()), url)
     stop = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(signum, lambda *_: stop.set())
     stack: Stack | None = None
     try:
@@ -232,7 +228,3 @@ def check(
 
 
 app.command("vllm")(vllm_profiles.vllm)
-
-
-if __name__ == "__main__":
-    main()

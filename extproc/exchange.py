@@ -20,6 +20,10 @@ from extproc.tenants import Tenant
 _log = logging.getLogger(__name__)
 
 _STARTED_AT = int(time.time())
+_ASK_AGAIN_S = 0.25
+_AFTER_THE_CUT_S = 1.0
+# Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
+_LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
 
 class Stream(Protocol):
@@ -53,7 +57,8 @@ class Exchange:
         self._deadline = self._began + self._config.response.deadline
         self._tenant = Tenant("default", ())
         self._lease: Lease | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._slot_timer: asyncio.TimerHandle | None = None
         self._request_id = ""
         self._facts: dict[str, object] = {}  # for the log
         self._cache_status = ""
@@ -81,8 +86,9 @@ class Exchange:
 
     def _end(self) -> None:
         """Whatever ended the exchange: give back the slot or the place in the queue, count, log."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._deadline_timer, self._slot_timer):
+            if timer is not None:
+                timer.cancel()
         if self._lease is not None:
             self._lease.end()
         self._gateway.metrics.decisions.labels(self._decision, self._tenant.label).inc()
@@ -113,7 +119,7 @@ class Exchange:
         route = self._route(request, headers)
         self._facts |= {"pool": route.pools[0], "reason": route.reason}
         self._look_up(request, headers, route, body)
-        queued_s = await self._take_slot(route)
+        queued_s = await self._take_slot(request, route)
 
         new_body = None
         if request.stream and not request.usage_asked:
@@ -121,7 +127,7 @@ class Exchange:
             new_body, model_span = openai.with_usage(body, request)
         else:
             model_span = request.model_span
-        self._set_timer(route, openai.abort_ids(request, self._request_id))
+        self._set_timers(route, openai.abort_ids(request, self._request_id))
         await self._stream.send(
             wire.admit(
                 kind="stream" if request.stream else "json",
@@ -187,9 +193,14 @@ class Exchange:
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
-        if isinstance(message, wire.RequestBody):
-            return message.body
-        raise _Gone
+        if isinstance(message, wire.OtherPhase):  # trailers after no body at all
+            raise refused(400, "invalid_request", "The request has no body. Send a JSON object.")
+        if not isinstance(message, wire.RequestBody):
+            raise _Gone
+        if len(message.body) > _LARGEST_BODY_BYTES:
+            message_text = "The request body is larger than the 16 MiB that the gateway accepts."
+            raise refused(413, "request_too_large", message_text)
+        return message.body
 
     def _parse(self, headers: wire.RequestHeaders, body: bytes) -> openai.Request:
         try:
@@ -252,7 +263,7 @@ class Exchange:
         )
         return Answered("cache_hit", 200, body, headers, content_type)
 
-    async def _take_slot(self, route: Plan) -> float:
+    async def _take_slot(self, request: openai.Request, route: Plan) -> float:
         """Enter the first tier's pool, queueing if need be; seconds waited.
 
         The slot stays charged to the first tier, also when a later one serves.
@@ -260,7 +271,8 @@ class Exchange:
         pool = route.pools[0]
         limiter = self._policy.limiters[pool]
         try:
-            lease = self._lease = limiter.enter()
+            # Each choice of each prompt is a sequence of its own in the server.
+            lease = self._lease = limiter.enter(request.choices * request.prompt_count)
         except Shed as shed:
             raise _overloaded(shed.drain_s) from None
         waited_s = 0.0
@@ -292,16 +304,28 @@ class Exchange:
         )
         return ";" + "".join(renamed)
 
-    def _set_timer(self, route: Plan, request_ids: list[str]) -> None:
-        """At the deadline ask the servers that may have the request to end it well-formed."""
+    def _set_timers(self, route: Plan, request_ids: list[str]) -> None:
+        """At the deadline ask the servers that may have the request to end it well-formed, and
+        again until they have: a request that is between two tiers, or still being read, is unknown
+        to all of them. After Envoy's cut no server works on it: the slot is free, even if the
+        client never reads what lies in Envoy's buffers."""
+        response = self._config.response
+        cut_at = self._deadline + response.grace
+        pools = [self._config.pools[pool] for pool in route.pools]
 
         def ask() -> None:
-            self._gateway.metrics.asked_to_stop.labels(route.pools[0]).inc()
-            pools = (self._config.pools[pool] for pool in route.pools)
             self._gateway.backends.ask_to_stop(pools, request_ids)
+            if self._loop.time() < cut_at:
+                self._deadline_timer = self._loop.call_later(_ASK_AGAIN_S, ask)
 
-        if self._config.response.on_expiry == "partial":
-            self._timer = self._loop.call_at(self._deadline, ask)
+        def deadline() -> None:
+            self._gateway.metrics.asked_to_stop.labels(route.pools[0]).inc()
+            ask()
+
+        if response.on_expiry == "partial":
+            self._deadline_timer = self._loop.call_at(self._deadline, deadline)
+        if self._lease is not None:
+            self._slot_timer = self._loop.call_at(cut_at + _AFTER_THE_CUT_S, self._lease.end)
 
     def _timeout_ms(self) -> int:
         """When Envoy cuts the exchange, counted from now: the last resort of the deadline."""

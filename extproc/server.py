@@ -57,8 +57,9 @@ async def serve(config: Config, listen: str, config_file: Path) -> None:
         await service.start(listen)
         _log.info("listening on %s, admin on %s", listen, config.admin)
         await stop.wait()
-        _log.info("draining for at most %g s", config.drain)
-        await service.drain(config.drain)
+        grace_s = gateway.policy.config.drain_s
+        _log.info("draining for at most %g s", grace_s)
+        await service.drain(grace_s)
     finally:
         for task in background:
             task.cancel()
@@ -169,12 +170,19 @@ class _Service:
                 await asyncio.wait((reading, drained), return_when=asyncio.FIRST_COMPLETED)
                 if not reading.done() or (data := reading.result()) is grpc.aio.EOF:
                     return wire.LOG_REPLY
-                for entry in wire.read_log(data):
-                    self._gateway.account(entry)
+                self._account(data)
                 reading = asyncio.ensure_future(context.read())
         finally:
             reading.cancel()
             drained.cancel()
+
+    def _account(self, data: bytes) -> None:
+        """An entry that cannot be counted must not cost the others of its batch."""
+        for entry in wire.read_log(data):
+            try:
+                self._gateway.account(entry)
+            except Exception as error:
+                _log.error("a log entry was not counted: %s", type(error).__name__)
 
 
 class _GrpcStream:

@@ -27,15 +27,19 @@ class Shed(Exception):
 
 
 class Lease:
-    """A request's place in a pool: queued, then holding a slot, then ended."""
+    """A request's place in a pool: queued, then holding its slots, then ended."""
 
-    __slots__ = ("_granted", "_limiter", "_since", "state")
+    __slots__ = ("_granted", "_held", "_limiter", "_since", "state", "weight")
 
-    def __init__(self, limiter: "Limiter", granted: "asyncio.Future[None] | None") -> None:
+    def __init__(
+        self, limiter: "Limiter", weight: int, granted: "asyncio.Future[None] | None"
+    ) -> None:
+        self.weight = weight
         self._limiter = limiter
         self._granted = granted
+        self._held = 0
         self._since = limiter.clock()
-        self.state: Literal["queued", "holding", "ended"] = "queued" if granted else "holding"
+        self.state: Literal["queued", "holding", "ended"] = "queued"
 
     @property
     def granted(self) -> "asyncio.Future[None]":
@@ -48,18 +52,20 @@ class Lease:
         """Give back the slot or the place in the queue. Any call after the first does nothing."""
         state, self.state = self.state, "ended"
         if state == "holding":
-            self._limiter._slot_freed(self._limiter.clock() - self._since)  # pyright: ignore[reportPrivateUsage]
+            self._limiter._freed(self._held, self._limiter.clock() - self._since)  # pyright: ignore[reportPrivateUsage]
         elif state == "queued":
             self._limiter._left_queue(self)  # pyright: ignore[reportPrivateUsage]
 
-    def _grant(self, now: float) -> None:
-        self.state, self._since = "holding", now
-        if not self.granted.done():  # its waiter may have been cancelled and not have ended it yet
-            self.granted.set_result(None)
+    def _grant(self, slots: int, now: float) -> None:
+        self.state, self._held, self._since = "holding", slots, now
+        # Its waiter may have been cancelled and not have ended it yet.
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_result(None)
 
 
 class Limiter:
-    """`slots` leases at once; those who find none free queue in order behind the gate's marks."""
+    """`slots` in all; leases that do not find as many free as they weigh queue in strict order
+    behind the gate's marks, so that a heavy one is not overtaken for ever."""
 
     def __init__(self, slots: int, gate: Gate, clock: Callable[[], float]) -> None:
         self.slots = slots
@@ -79,14 +85,17 @@ class Limiter:
         """Requests that wait here for a slot."""
         return len(self._waiting)
 
-    def enter(self) -> Lease:
-        """A lease that holds a slot or queues for one; raises Shed when the gate refuses."""
-        if self._held < self.slots and not self._waiting:
-            self._held += 1
-            return Lease(self, None)
+    def enter(self, weight: int = 1) -> Lease:
+        """A lease that holds its slots or queues for them; raises Shed when the gate refuses.
+
+        `weight`: the slots that it takes, as many as there are at most."""
+        if not self._waiting and self._fits(weight):
+            lease = Lease(self, weight, None)
+            self._take(lease)
+            return lease
         if self.gate.refuses(self.depth):
             raise Shed(self.drain_s())
-        lease = Lease(self, asyncio.get_running_loop().create_future())
+        lease = Lease(self, weight, asyncio.get_running_loop().create_future())
         self._waiting[lease] = None
         return lease
 
@@ -102,19 +111,26 @@ class Limiter:
         departures = max(self.depth - self.gate.low_water, 0) + 1
         return departures * (self.mean_service_s or _FIRST_SERVICE_S) / self.slots
 
-    def _slot_freed(self, held_s: float) -> None:
+    def _fits(self, weight: int) -> bool:
+        return self._held + min(weight, self.slots) <= self.slots
+
+    def _take(self, lease: Lease) -> None:
+        slots = min(lease.weight, self.slots)
+        self._held += slots
+        lease._grant(slots, self.clock())  # pyright: ignore[reportPrivateUsage]
+
+    def _freed(self, slots: int, held_s: float) -> None:
         mean_s = held_s if self.mean_service_s is None else self.mean_service_s
         self.mean_service_s = mean_s + _MEAN_WEIGHT * (held_s - mean_s)
-        self._held -= 1
+        self._held -= slots
         self._fill()
 
     def _left_queue(self, lease: Lease) -> None:
         del self._waiting[lease]
-        self.gate.drained_to(self.depth)
+        self._fill()  # the one behind it may need fewer slots
 
     def _fill(self) -> None:
-        while self._waiting and self._held < self.slots:
+        while self._waiting and self._fits(next(iter(self._waiting)).weight):
             lease, _ = self._waiting.popitem(last=False)
-            self._held += 1
-            lease._grant(self.clock())  # pyright: ignore[reportPrivateUsage]
+            self._take(lease)
         self.gate.drained_to(self.depth)

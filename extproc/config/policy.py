@@ -45,8 +45,8 @@ def _name(value: str) -> str:
 
 
 def _url(value: str) -> str:
-    if not re.fullmatch(r"https?://[^/\s]+", value):
-        raise ValueError("write http://host:port, without a path")
+    if not re.fullmatch(r"https?://[^/@\s]+", value):
+        raise ValueError("write http://host:port, without a path or a credential")
     return value
 
 
@@ -155,8 +155,9 @@ class Config(_Block):
     tenant_header: HeaderName = "x-tenant-id"
     admin: Address = "127.0.0.1:9902"
     """host:port of /metrics, /healthz, /readyz and /status."""
-    drain: DurationS = 30.0
-    """How long running exchanges may take after SIGTERM."""
+    drain: DurationS | None = None
+    """How long running exchanges may take after SIGTERM. Left out: deadline + grace, so that each
+    can still be ended well-formed."""
     pools: dict[Name, PoolConfig] = Field(min_length=1)
     admission: AdmissionConfig = AdmissionConfig()
     routing: RoutingConfig
@@ -166,6 +167,10 @@ class Config(_Block):
     """Policy by tenant; `default` is for every tenant not named here."""
     unknown_tenant: Literal["default", "refuse"] = "default"
     """What a tenant without a policy of its own gets: that of `default`, or 403."""
+
+    @property
+    def drain_s(self) -> float:
+        return self.drain or self.response.deadline + self.response.grace
 
     @model_validator(mode="before")
     @classmethod

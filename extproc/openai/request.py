@@ -21,6 +21,8 @@ MAX_PROMPTS = 128
 # What bounds the time that one body can take from all others: text of several megabytes stays
 # below it, a hostile body of brackets and commas does not.
 MAX_MARKS = 400_000
+MAX_MEMBERS = 1_000  # of the body, and of stream_options
+MAX_ITEMS = 20_000  # messages, and in all of them: parts of contents, calls of tools
 
 # The estimate of prompt tokens: no tokenizer, right within some tens of percent.
 BYTES_PER_TOKEN = 4  # of UTF-8; about right for English and code, and for CJK at 3 bytes a sign
@@ -158,10 +160,14 @@ def _chat_prompt(members: dict[str, Any], spans: dict[str, Span]) -> tuple[str, 
     messages = cast("list[object]", messages)
     last_user: object = None
     size = media = 0
+    items = len(messages)
     for index, message in enumerate(messages):
         if not isinstance(message, dict):
             _refuse("Each of `messages` must be an object.", f"messages[{index}]")
         message = cast("dict[str, object]", message)
+        items += _length(message.get("content")) + _length(message.get("tool_calls"))
+        if items > MAX_ITEMS:
+            _refuse(f"`messages` holds more than {MAX_ITEMS} items: send fewer.", "messages")
         role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
             _refuse("Each of `messages` needs a `role`, such as `user`.", f"messages[{index}].role")
@@ -180,6 +186,10 @@ def _chat_prompt(members: dict[str, Any], spans: dict[str, Span]) -> tuple[str, 
         size += end - start
     tokens = _ceil_tokens(size) + TOKENS_PER_MESSAGE * len(messages) + TOKENS_PER_MEDIA_PART * media
     return _content_text(last_user), tokens
+
+
+def _length(value: object) -> int:
+    return len(cast("list[object]", value)) if isinstance(value, list) else 0
 
 
 def _check_parts(content: object, where: str) -> tuple[int, int]:
@@ -388,11 +398,15 @@ def _value_spans(
     """Where the values of these members stand in the object whose first member begins at `at`.
     Raises ApiError if one is there twice."""
     spans: dict[str, Span] = {}
+    members = 0
     while (member := _MEMBER.match(plain, at)) is not None:
         start, at = member.span(2)
         if at == start + 1 and plain[start] in b"[{":
             at = _container_end(plain, at)
         key = body[member.start(1) : member.end(1)]
+        members += 1
+        if members > MAX_MEMBERS:
+            _refuse(f"The body has more than {MAX_MEMBERS} members in one object: send fewer.")
         name = orjson.loads(b'"%b"' % key) if b"\\" in key else key.decode()
         if name in names:
             if name in spans:

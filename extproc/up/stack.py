@@ -55,7 +55,7 @@ class Stack:
         bootstrap = self.folder / "envoy.yaml"
         bootstrap.write_text(yaml.safe_dump(made.document, sort_keys=False, width=1000), "utf-8")
         self._start_pools()
-        forebay = (sys.executable, "-m", "extproc.cli")
+        forebay = (sys.executable, "-m", "extproc")
         self._spawn(
             "processor",
             (*forebay, "serve", "--config", str(bootstrap)),
@@ -82,7 +82,7 @@ class Stack:
                 if status is None:
                     continue
                 if child.restarts >= _RESTARTS:
-                    raise UpError(f"{child.name} keeps dying; its log: {child.log}")
+                    raise UpError(f"{child.name} keeps dying:\n{child.last_words()}")
                 child.restarts += 1
                 self._say(f"{child.name} ended ({_ending(status)}); starting it again")
                 self.respawn(child.name)
@@ -114,7 +114,7 @@ class Stack:
             pool, url = pools[name], self.config.backend_urls[name]
             self._spawn(
                 name,
-                (sys.executable, "-m", "extproc.cli", "sim", "--port", url.rpartition(":")[2])
+                (sys.executable, "-m", "extproc", "sim", "--port", url.rpartition(":")[2])
                 + ("--model", str(pool["model"]), "--max-num-seqs", str(pool["slots"]))
                 + (("--max-model-len", str(pool["context"])) if "context" in pool else ())
                 + tuple(self._options.sim_args.get(name, ())),
@@ -164,7 +164,11 @@ class _Child:
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
+        try:
+            log = self.log.open("ab")
+        except OSError as error:
+            raise UpError(f"{self.log}: cannot be written ({error.strerror})") from error
+        with log:
             self.process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,

@@ -36,6 +36,14 @@ async def test_no_more_requests_run_than_there_are_slots(gateway: Gateway) -> No
     assert most == 2
 
 
+async def test_each_choice_of_each_prompt_takes_a_slot(gateway: Gateway) -> None:
+    pair = asyncio.create_task(gateway.ask(chat(n=2, max_tokens=8)))
+    await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 2, "not running")
+    after_it = await gateway.ask(chat(max_tokens=1))
+    assert float(after_it.headers["server-timing"].removeprefix("queue;dur=")) > 300
+    assert (await pair).status == 200
+
+
 async def test_who_waited_is_told_how_long(gateway: Gateway) -> None:
     answers = await gateway.ask_many(3, chat(max_tokens=5))
     waits = sorted(float(a.headers["server-timing"].removeprefix("queue;dur=")) for a in answers)
@@ -87,6 +95,7 @@ async def test_a_wait_ends_after_max_wait_with_429(gateway: Gateway) -> None:
 
 
 async def test_a_client_that_leaves_the_queue_frees_its_place_at_once(gateway: Gateway) -> None:
+    gone = gateway.metric('forebay_decisions_total{decision="client_gone"')
     holders = [asyncio.create_task(gateway.ask(chat(max_tokens=15))) for _ in range(2)]
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 2, "not running")
     waiting = asyncio.create_task(gateway.ask(chat(max_tokens=1)))
@@ -97,6 +106,7 @@ async def test_a_client_that_leaves_the_queue_frees_its_place_at_once(gateway: G
     )
     assert [answer.status for answer in await asyncio.gather(*holders)] == [200, 200]
     assert len(gateway.received("small")) == 2
+    assert gateway.metric('forebay_decisions_total{decision="client_gone"') == gone + 1
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -5,6 +5,7 @@ import json
 import time
 from typing import Any
 
+import h2.connection
 import pytest
 
 from tests.e2e.client import Answer, Gateway, chat
@@ -78,6 +79,32 @@ async def test_a_server_that_does_not_react_is_cut_after_the_grace_time(gateway:
     assert len(gateway.received("small")) == 2, "started work is not sent again"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_never_opens_its_window_does_not_keep_the_slot(
+    gateway: Gateway, stream: bool
+) -> None:
+    connection = h2.connection.H2Connection()
+    connection.local_settings.initial_window_size = 0
+    connection.initiate_connection()
+    head = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "x"),
+        (":path", "/v1/chat/completions"),
+        ("authorization", f"Bearer {gateway.key}"),
+    ]
+    async with gateway.raw() as (_, writer):
+        connection.send_headers(1, head)
+        connection.send_data(1, json.dumps(chat(stream=stream, max_tokens=3)).encode(), True)
+        writer.write(connection.data_to_send())
+        await gateway.until_async(lambda: gateway.received("small"), "it did not arrive")
+        await gateway.until_async(
+            lambda: gateway.status("small")["in_flight"] == 0,
+            "the slot is kept after deadline, grace and a second",
+            limit_s=4,
+        )
+
+
 async def test_time_in_the_queue_counts_towards_the_deadline(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(
         policy={
@@ -93,6 +120,34 @@ async def test_time_in_the_queue_counts_towards_the_deadline(make_gateway: MakeG
     assert second.json["choices"][0]["finish_reason"] == "abort"
     assert time.monotonic() - began < 2.5
     await first
+
+
+async def test_a_deadline_between_two_tiers_still_ends_well(gateway: Gateway) -> None:
+    # The small server refuses after 1.6 s, when the deadline of 1.5 s has passed already.
+    gateway.set_faults("small", {"latency_ms": 800, "status": 503})
+    answer = await gateway.ask(chat(stream=True, max_tokens=5000))
+    assert answer.headers["x-forebay-served-by"] == "large"
+    assert answer.events[-1]["choices"][0]["finish_reason"] == "abort"
+
+
+async def test_a_server_that_reads_slowly_is_asked_until_it_knows_the_request(
+    gateway: Gateway,
+) -> None:
+    gateway.set_faults("small", {"latency_ms": 1600})
+    for stream in (True, False):
+        answer = await gateway.ask(chat(stream=stream, max_tokens=5000))
+        assert answer.status == 200
+        assert b'"finish_reason":"abort"' in answer.body
+
+
+async def test_many_choices_and_prompts_end_at_the_deadline_too(gateway: Gateway) -> None:
+    choices = await gateway.ask(chat(n=3, max_tokens=5000))
+    prompts = await gateway.ask(
+        {"model": "auto", "prompt": ["a", "b"], "max_tokens": 5000}, path="/v1/completions"
+    )
+    for answer, count in ((choices, 3), (prompts, 2)):
+        reasons = [choice["finish_reason"] for choice in answer.json["choices"]]
+        assert reasons == ["abort"] * count
 
 
 # --- before the first byte: the next tier ----------------------------------------------------

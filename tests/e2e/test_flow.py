@@ -1,5 +1,6 @@
 """A request through real Envoy: answers, headers, routes, bytes, refusals."""
 
+import asyncio
 import json
 
 import openai
@@ -127,13 +128,14 @@ async def test_a_stream_gets_include_usage_and_nothing_else(gateway: Gateway) ->
 
 async def test_internal_headers_and_the_tenant_do_not_reach_the_model(gateway: Gateway) -> None:
     await gateway.ask(
-        chat(max_tokens=1), headers={"x-tenant-id": "other", "x-latency-budget-ms": "5"}
+        chat(max_tokens=1),
+        headers={"x-tenant-id": "o", "x-latency-budget-ms": "5", "x-vllm-priority": "-9"},
     )
     (request,) = gateway.received("small")
     names = set(request["headers"])
     assert not {name for name in names if name.startswith("x-forebay-")}
     assert not names & {"x-tenant-id", "x-latency-budget-ms", "x-envoy-max-retries"}
-    assert not names & {"authorization", "x-api-key"}
+    assert not names & {"authorization", "x-api-key", "accept-encoding", "x-vllm-priority"}
 
 
 @pytest.mark.parametrize(
@@ -202,6 +204,30 @@ async def test_a_body_that_makes_no_sense_is_refused_as_json(
     answer = await gateway.ask(body)
     assert (answer.status, answer.code) == (status, code)
     assert gateway.received("small") == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip, chunked", "identity", "chunked, chunked"])
+async def test_a_transfer_encoding_that_nobody_knows_is_the_clients_mistake(
+    gateway: Gateway, encoding: str
+) -> None:
+    async with gateway.raw() as (reader, writer):
+        writer.write(gateway.head(f"transfer-encoding: {encoding}", "connection: close"))
+        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 "), head
+    assert json.loads(body)["error"]["code"] == "bad_request"
+
+
+async def test_a_body_of_exactly_the_limit_is_taken_and_survives_its_splices(
+    gateway: Gateway,
+) -> None:
+    body = json.dumps(chat(max_tokens=1, stream=True, metadata={"x": ""})).encode()
+    body = body.replace(b'"x": ""', b'"x": "%b"' % (b"y" * (16 * 1024 * 1024 - len(body))))
+    assert len(body) == 16 * 1024 * 1024
+    gateway.set_faults("small", {"status": 503})
+    answer = await gateway.ask(body)
+    assert (answer.status, answer.headers["x-forebay-served-by"]) == (200, "large")
+    over = await gateway.ask(body.replace(b"yyy", b"yyyy", 1))
+    assert (over.status, over.code) == (413, "request_too_large")
 
 
 async def test_a_body_of_several_megabytes_passes(gateway: Gateway) -> None:

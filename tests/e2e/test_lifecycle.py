@@ -110,7 +110,7 @@ def test_up_ends_with_its_terminal_too(signum: signal.Signals) -> None:
     assert not folder.exists()
 
 
-def test_up_killed_outright_leaves_nothing_behind_either() -> None:
+def test_up_killed_outright_leaves_no_process_behind() -> None:
     up = _up()
     _welcome(up)
     children = _children(up.pid)
@@ -190,7 +190,7 @@ def test_real_backends_give_their_model_and_context(make_gateway: MakeGateway) -
 
 def _up(*more: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "extproc.cli", "up", *ANY_PORTS, *more],
+        [sys.executable, "-m", "extproc", "up", *ANY_PORTS, *more],
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -211,7 +211,7 @@ def _welcome(up: "subprocess.Popen[str]") -> str:
 def test_a_port_that_does_not_exist_is_refused_by_name() -> None:
     for arguments in (("up", "--port", "99999"), ("sim", "--port", "-1")):
         done = subprocess.run(
-            [sys.executable, "-m", "extproc.cli", *arguments],
+            [sys.executable, "-m", "extproc", *arguments],
             capture_output=True,
             text=True,
             timeout=30,
@@ -233,7 +233,7 @@ def test_a_backend_given_twice_is_two_replicas(make_gateway: MakeGateway) -> Non
 
 def _fails(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "extproc.cli", *arguments],
+        [sys.executable, "-m", "extproc", *arguments],
         capture_output=True,
         text=True,
         timeout=30,

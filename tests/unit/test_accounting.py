@@ -29,6 +29,13 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
     assert (account.completion_tokens, account.ttft_s, account.tpot_s) == (11, None, None)
 
 
+@pytest.mark.parametrize("number", ["-5", "1e300", "nan", "inf", "x", ""])
+def test_a_number_that_makes_no_sense_is_none(number: str) -> None:
+    account = accounting.read(STREAM | {"completion_tokens": number})
+    assert account
+    assert account.completion_tokens is None
+
+
 @pytest.mark.parametrize("change", [{"generation_us": "-"}, {"completion_tokens": "1"}])
 def test_a_cut_stream_and_a_single_token_have_no_time_per_token(change: dict[str, str]) -> None:
     account = accounting.read(STREAM | change)

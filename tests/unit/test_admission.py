@@ -73,6 +73,34 @@ async def test_a_slot_granted_to_a_waiter_that_was_just_cancelled_is_not_lost() 
     assert next_one.state == "holding"
 
 
+async def test_a_heavy_request_takes_as_many_slots_and_is_not_overtaken() -> None:
+    pool = limiter(4, 9, 0)
+    one, heavy, light = pool.enter(), pool.enter(4), pool.enter()
+    assert (heavy.state, light.state) == ("queued", "queued")
+    one.end()
+    assert (heavy.state, light.state) == ("holding", "queued")
+    assert pool.in_flight == 4
+    heavy.end()
+    assert (light.state, pool.in_flight) == ("holding", 1)
+
+
+async def test_a_request_heavier_than_the_pool_takes_all_of_it() -> None:
+    pool = limiter(2, 9, 0)
+    heavy = pool.enter(100)
+    assert (heavy.state, pool.in_flight) == ("holding", 2)
+    pool.resize(1, 9, 0)
+    heavy.end()
+    assert pool.in_flight == 0
+
+
+async def test_when_a_heavy_waiter_leaves_the_next_one_moves_up() -> None:
+    pool = limiter(2, 9, 0)
+    pool.enter()
+    heavy, light = pool.enter(2), pool.enter()
+    heavy.end()
+    assert light.state == "holding"
+
+
 async def test_ending_twice_frees_one_slot() -> None:
     pool = limiter(1, 9, 0)
     lease = pool.enter()
@@ -88,6 +116,7 @@ async def test_drain_time_follows_the_measured_service_time() -> None:
         lease = pool.enter()
         now += 4.0
         lease.end()
+    assert pool.mean_service_s
     assert pool.mean_service_s == pytest.approx(4.0, rel=0.01)
     assert pool.drain_s() == pytest.approx(2.0, rel=0.01)  # nobody waits: one departure at 2/4 s
 
@@ -122,14 +151,14 @@ class Pool(RuleBasedStateMachine):
         assert (self.pool.in_flight, self.pool.depth) == (0, 0)
         self.loop.close()
 
-    @rule()
-    def enter(self) -> None:
+    @rule(weight=st.integers(1, 5))
+    def enter(self, weight: int) -> None:
         async def enter() -> Lease | None:
             try:
-                return self.pool.enter()
+                return self.pool.enter(weight)
             except Shed as shed:
                 assert shed.drain_s > 0
-                assert self.pool.in_flight == self.pool.slots
+                assert self.pool.in_flight > 0
                 return None
 
         if lease := self.loop.run_until_complete(enter()):
@@ -154,11 +183,15 @@ class Pool(RuleBasedStateMachine):
 
     @invariant()
     def the_books_balance(self) -> None:
-        assert self.pool.in_flight == sum(lease.state == "holding" for lease in self.live)
+        slots = self.pool.slots
+        held = [min(lease.weight, slots) for lease in self.live if lease.state == "holding"]
+        assert self.pool.in_flight == sum(held)
         assert self.pool.depth == sum(lease.state == "queued" for lease in self.live)
         assert self.pool.in_flight <= self.pool.slots
         assert self.pool.depth <= self.pool.gate.high_water
-        assert self.pool.depth == 0 or self.pool.in_flight == self.pool.slots
+        waiting = [lease.weight for lease in self.live if lease.state == "queued"]
+        if waiting:  # the first of them does not fit
+            assert self.pool.in_flight + min(waiting[0], slots) > slots
         if self.pool.gate.shedding:
             assert self.pool.depth > self.pool.gate.low_water
 

@@ -799,7 +799,7 @@ CASES = [
         "body-limit",
         drop(lambda d: d.listener, "per_connection_buffer_limit_bytes"),
         "static_resources.listeners[0].per_connection_buffer_limit_bytes (gateway)",
-        words=("1 MiB (the default)", "16 MiB"),
+        words=("1 MiB (the default)", "16.0625 MiB"),
     ),
     Case(
         "body-limit",
@@ -814,7 +814,7 @@ CASES = [
         "body-limit",
         put(lambda d: d.host, request_body_buffer_limit=2**25 + 2**24),
         "static_resources.listeners[0].per_connection_buffer_limit_bytes (gateway)",
-        words=("16 MiB", "48 MiB"),
+        words=("16.0625 MiB", "48 MiB"),
     ),
     Case(
         "body-above-grpc-limit",
@@ -829,7 +829,7 @@ CASES = [
         "retry-body-limit",
         lambda d: d.route("admit_stream").update(request_body_buffer_limit=2**20),
         lambda d: d.at_route("admit_stream", "request_body_buffer_limit"),
-        words=("16 MiB", "1 MiB"),
+        words=("16.0625 MiB", "1 MiB"),
     ),
     # --- answers --------------------------------------------------------------------------------
     Case("access-log", drop(door, "access_log"), lambda d: d.at_door("access_log")),

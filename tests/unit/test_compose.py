@@ -239,7 +239,7 @@ def _parse(command: list[str]) -> dict[str, Any]:
 def test_the_processor_starts_with_the_shared_file_and_drains_before_it_is_killed() -> None:
     service = SERVICES["processor"]
     assert str(_parse(service["command"])["config_file"]) == "/etc/forebay/envoy.yaml"
-    assert _seconds(service["stop_grace_period"]) > POLICY.drain
+    assert _seconds(service["stop_grace_period"]) > POLICY.drain_s
 
 
 def test_the_image_holds_what_the_project_is_built_from() -> None:

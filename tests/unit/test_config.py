@@ -82,6 +82,10 @@ def test_a_policy_alone_is_enough() -> None:
         ({"tenant_header": "X-Tenant"}, "forebay.tenant_header: write a header name"),
         ({"routing": {"auto_model": "s"}}, "forebay.pools.small.model: is also"),
         ({"admin": "9902"}, "forebay.admin: "),
+        (
+            {"pools": {"small": {"model": "s", "slots": 1, "endpoints": ["http://u:p@h:1"]}}},
+            "forebay.pools.small.endpoints.0: write http://host:port, without",
+        ),
     ],
 )
 def test_a_mistake_names_its_path(changes: dict[str, Any], line: str) -> None:

@@ -552,3 +552,32 @@ def test_too_many_prompts_in_one_request_are_refused() -> None:
     with pytest.raises(openai.ApiError) as refused:
         openai.parse(openai.COMPLETIONS, orjson.dumps({"model": "m", "prompt": [*prompts, "a"]}))
     assert refused.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"m","prompt":"a",' + b",".join(b'"\\u0061%d":1' % i for i in range(1001)) + b"}",
+        b'{"model":"m","prompt":"a","stream":true,"stream_options":{'
+        + b",".join(b'"%d":1' % i for i in range(1001))
+        + b"}}",
+    ],
+)
+def test_an_object_of_too_many_members_is_refused(body: bytes) -> None:
+    with pytest.raises(ApiError, match="members"):
+        openai.parse(COMPLETIONS, body)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [USER] * 20_001,
+        [{"role": "user", "content": ["a"] * 20_001}],
+        [{"role": "user", "content": ["a"] * 101}] * 200,
+        [{"role": "assistant", "tool_calls": [{}] * 20_001}],
+    ],
+)
+def test_too_many_items_in_messages_are_refused(messages: list[object]) -> None:
+    with pytest.raises(ApiError) as refused:
+        chat(messages=messages)
+    assert refused.value.param == "messages"

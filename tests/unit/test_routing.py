@@ -55,6 +55,14 @@ def test_the_first_rule_that_applies_decides(
     assert judge(text, budget_ms) == (size, reason)
 
 
+def test_of_a_very_long_text_the_ends_are_judged() -> None:
+    long = "a " * 1_000_000
+    assert judge(long, None) == ("small", "default")
+    assert judge(f"why {long}", None) == ("large", "word-why")
+    assert judge(f"{long} design", None) == ("large", "word-design")
+    assert judge(f"{long} why {long}?", None) == ("small", "default")
+
+
 def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
     assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default", "small")
     assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large")
