@@ -90,7 +90,7 @@ class Backends:
                 return answer.status == 200
         except TimeoutError:
             return None
-        except (aiohttp.ClientError, OSError):
+        except (aiohttp.ClientError, OSError, ValueError):  # ValueError: a host that cannot be
             return False
 
     def _set_up(self, url: str, up: bool) -> None:
@@ -118,7 +118,7 @@ class Backends:
                         url,
                         answer.status,
                     )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
             _log.warning("backend %s: asking it to stop failed: %s", url, type(error).__name__)
 
 

@@ -145,21 +145,23 @@ def serve(
     """
     import uvloop  # here: `forebay --help` needs no server
 
+    from extproc import reload
     from extproc.server import CannotListen, serve
 
     log_lines = logs.start()
     try:
+        seen = reload.stamp(config_file)
         loaded = config.load(config_file)
         address = listen or loaded.listen
         if address is None:
             raise config.ConfigError(
                 f"{config_file} holds the policy alone: say with --listen where Envoy expects us"
             )
-        uvloop.run(serve(loaded.config, address, config_file))
+        uvloop.run(serve(loaded.config, address, config_file, seen))
     except (config.ConfigError, CannotListen) as error:
         _fail(error)
     finally:
-        log_lines.stop()
+        logs.stop(log_lines)
 
 
 @app.command()

@@ -228,12 +228,14 @@ class Exchange:
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
     ) -> None:
         """Answer from the cache, or get ready to store what the wanted pool will answer."""
-        if self._policy.cache is None:
+        tenant = headers.values.get(self._config.tenant_header)
+        if self._policy.cache is None or not tenant:  # nobody knows whose answer it would be
             return
         found = self._policy.cache.look_up(
             # The tenant itself, not its label: tenants without a policy of their own share that.
-            scope=f"tenant:{headers.values.get(self._config.tenant_header, '')}",
+            scope=f"tenant:{tenant}",
             pool=route.wanted,
+            model=self._config.pools[route.wanted].model,
             request=request,
             body=body,
             cache_control=headers.values.get("cache-control", ""),

@@ -29,7 +29,11 @@ class Gateway:
     def __init__(self, config: Config) -> None:
         self._clock = asyncio.get_running_loop().time
         self.backends = Backends()
-        self.policy = self._made(config, {}, None)
+        self.pools_at_start = frozenset(config.pools)
+        """What Envoy knows, if it started with the same file."""
+        self._limiters: dict[str, Limiter] = {}
+        """Those of the policy, and of pools that left it while they were in use."""
+        self.policy = self._made(config, None)
         self.metrics = Metrics(lambda: self.policy.limiters, self.is_up, lambda: self.policy.cache)
 
     async def start(self) -> None:
@@ -38,16 +42,15 @@ class Gateway:
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use and cached answers stay."""
         await self.backends.watch(config.pools.values())
-        self.policy = self._made(config, self.policy.limiters, self.policy.cache)
+        self.policy = self._made(config, self.policy.cache)
 
-    def _made(
-        self, config: Config, limiters: Mapping[str, Limiter], cache: ExactCache | None
-    ) -> Policy:
-        return Policy(
-            config,
-            {name: self._limiter(config, name, limiters.get(name)) for name in config.pools},
-            self._cache(config.cache.exact, cache),
-        )
+    def _made(self, config: Config, cache: ExactCache | None) -> Policy:
+        limiters = {
+            name: self._limiter(config, name, self._limiters.get(name)) for name in config.pools
+        }
+        in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.depth}
+        self._limiters = in_use | limiters
+        return Policy(config, limiters, self._cache(config.cache.exact, cache))
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
         slots, marks = config.pools[name].slots, config.admission

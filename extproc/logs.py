@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 _MOST_WAITING_LINES = 10_000
+_LAST_LINES_S = 1.0
 
 
 class _JsonLines(logging.Formatter):
@@ -49,7 +50,7 @@ class _Handler(logging.handlers.QueueHandler):
 
 
 def start() -> logging.handlers.QueueListener:
-    """Log everything from INFO on; `stop()` the returned listener to write what is left."""
+    """Log everything from INFO on; `stop` what is returned, to write what is left."""
     lines: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING_LINES)
     out = logging.StreamHandler(sys.stderr)
     out.setFormatter(_JsonLines())
@@ -59,6 +60,17 @@ def start() -> logging.handlers.QueueListener:
     listener = logging.handlers.QueueListener(lines, out)
     listener.start()
     return listener
+
+
+def stop(listener: logging.handlers.QueueListener) -> None:
+    """Write what is left, but wait for no reader that has stalled: the thread is a daemon's."""
+    thread = listener._thread  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    try:
+        listener.queue.put_nowait(listener._sentinel)  # type: ignore[attr-defined]
+    except queue.Full:
+        return
+    if thread is not None:
+        thread.join(_LAST_LINES_S)
 
 
 def dropped_lines() -> int:

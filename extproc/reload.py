@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from extproc import config
 from extproc.gateway import Gateway
@@ -12,33 +13,57 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 
 
-async def watch(path: Path, gateway: Gateway) -> None:
-    """Run until cancelled. Looks at size, time and inode, also of a link's target (a ConfigMap)."""
-    seen = _stamp(path)
-    while True:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        now = _stamp(path)
-        if now == seen:
-            continue
-        seen = now
-        try:
-            loaded = await asyncio.to_thread(config.load, path)
-        except config.ConfigError as error:
-            gateway.metrics.reloads.labels("refused").inc()
-            gateway.metrics.reload_successful.set(0)
-            _log.error("config refused, the old one stays: %s", error)
-            continue
-        if loaded.config.admin != gateway.policy.config.admin:
-            _log.warning("forebay.admin takes effect after a restart")
-        await gateway.configure(loaded.config)
-        gateway.metrics.reloads.labels("taken").inc()
-        gateway.metrics.reload_successful.set(1)
-        _log.info("config taken")
+class Stamp(NamedTuple):
+    """By what a change shows, also of a link's target (a ConfigMap)."""
+
+    modified_ns: int
+    size: int
+    inode: int
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def stamp(path: Path) -> Stamp | None:
+    """None: there is no such file. Take it before the file is read, or a change between the two is
+    never seen."""
     try:
         stat = path.stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return Stamp(stat.st_mtime_ns, stat.st_size, stat.st_ino)
+
+
+async def watch(path: Path, seen: Stamp | None, gateway: Gateway) -> None:
+    """Run until cancelled. `seen`: the stamp of the file as it is in use."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        now = stamp(path)
+        if now == seen:
+            continue
+        seen = now
+        try:
+            await _take(path, gateway)
+        except config.ConfigError as error:
+            _refuse(gateway, str(error))
+        except Exception as error:  # the watch itself must outlive whatever stands in a file
+            _refuse(gateway, type(error).__name__)
+        else:
+            gateway.metrics.reloads.labels("taken").inc()
+            gateway.metrics.reload_successful.set(1)
+            _log.info("config taken")
+
+
+async def _take(path: Path, gateway: Gateway) -> None:
+    loaded = await asyncio.to_thread(config.load, path)
+    if loaded.listen is not None and (new := loaded.config.pools.keys() - gateway.pools_at_start):
+        raise config.ConfigError(
+            f"{path}:\nforebay.pools: Envoy, as it runs, does not know {', '.join(sorted(new))}; "
+            "restart Envoy and the processor"
+        )
+    if loaded.config.admin != gateway.policy.config.admin:
+        _log.warning("forebay.admin takes effect after a restart")
+    await gateway.configure(loaded.config)
+
+
+def _refuse(gateway: Gateway, why: str) -> None:
+    gateway.metrics.reloads.labels("refused").inc()
+    gateway.metrics.reload_successful.set(0)
+    _log.error("config refused, the old one stays: %s", why)

@@ -36,9 +36,9 @@ class CannotListen(Exception):
     """An address is taken or unusable; the message says which and what to do."""
 
 
-async def serve(config: Config, listen: str, config_file: Path) -> None:
+async def serve(config: Config, listen: str, config_file: Path, seen: reload.Stamp | None) -> None:
     """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`.
-    `config_file` is where `config` was read from and where a change is looked for."""
+    `config_file` is where `config` was read from and where a change since `seen` is looked for."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -51,7 +51,7 @@ async def serve(config: Config, listen: str, config_file: Path) -> None:
     try:
         await gateway.start()
         background += (
-            asyncio.create_task(reload.watch(config_file, gateway)),
+            asyncio.create_task(reload.watch(config_file, seen, gateway)),
             asyncio.create_task(_measure_lag(gateway)),
         )
         await service.start(listen)

@@ -127,7 +127,8 @@ def read(data: bytes) -> Message:
 
 def _text(header: HeaderValue) -> str:
     raw = header.raw_value
-    return raw.decode("utf-8", "replace") if raw else header.value
+    # A header is bytes; one character for each keeps any two apart.
+    return raw.decode("latin-1") if raw else header.value
 
 
 def admit(

@@ -67,18 +67,29 @@ class ExactCache:
         self.store.resize(max_bytes)
 
     def look_up(
-        self, *, scope: str, pool: str, request: Request, body: bytes, cache_control: str
+        self,
+        *,
+        scope: str,
+        pool: str,
+        model: str,
+        request: Request,
+        body: bytes,
+        cache_control: str,
     ) -> Lookup:
-        """`scope` and `pool`: see exact_key. `body`: what `request` was parsed from."""
+        """`scope`, `pool`: see exact_key. `model`: what the pool serves now. `body`: what `request`
+        was parsed from."""
         policy = cache_policy(cache_control, request.temperature)
-        if not policy.may_store:
+        key = None
+        if policy.may_store:
+            key = exact_key(scope=scope, pool=f"{pool}={model}", path=request.path, body=body)
+        if key is None:
             return Lookup("bypass", "forebay; fwd=bypass")
-        key = exact_key(scope=scope, pool=pool, path=request.path, body=body)
         entry, now = self.store.get(key), self._clock()
         if entry is not None and policy.may_read and policy.takes(now - entry.stored_at):
             status = f"forebay; hit; ttl={int(entry.expires_at - now)}"
             return Lookup("hit", status, hit=Hit(entry.answer, now - entry.stored_at))
-        reader = AnswerReader(request.path, streamed=request.stream)
+        choices = request.choices * request.prompt_count
+        reader = AnswerReader(request.path, streamed=request.stream, choices=choices)
         fill = Fill(self.store, key, pool, self._ttl_s, reader)
         reason = "uri-miss" if policy.may_read else "request"
         return Lookup("miss", f"forebay; fwd={reason}", fill=fill)

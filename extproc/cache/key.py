@@ -13,15 +13,21 @@ _NO_MATTER = frozenset(("stream", "stream_options", "user", "metadata"))
 _LONG_NUMBER = re.compile(rb"[0-9]{15}")
 
 
-def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes:
-    """32 bytes. `scope`: within whom the answer may be shared, a tenant for example. `pool`: whose
-    answer it is. `body`: a request that was parsed, so a JSON object without duplicate keys among
-    those that matter. Key order, whitespace and escapes do not matter; unknown members do."""
+def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes | None:
+    """32 bytes; None for a body that nests too deep to be written in one form.
+
+    `scope`: within whom the answer may be shared, a tenant for example. `pool`: whose answer it is.
+    `body`: a request that was parsed, so a JSON object without duplicate keys among those that
+    matter. Key order, whitespace and escapes do not matter; unknown members do.
+    """
     members = orjson.loads(body)
-    canonical = orjson.dumps(
-        {name: value for name, value in members.items() if name not in _NO_MATTER},
-        option=orjson.OPT_SORT_KEYS,
-    )
+    try:
+        canonical = orjson.dumps(
+            {name: value for name, value in members.items() if name not in _NO_MATTER},
+            option=orjson.OPT_SORT_KEYS,
+        )
+    except orjson.JSONEncodeError:  # it reads 1,024 levels and writes 254
+        return None
     digest = hashlib.blake2b(digest_size=32)
     exact = body if _LONG_NUMBER.search(body) else b""
     for part in (scope.encode(), pool.encode(), path.encode(), canonical, exact):

@@ -38,7 +38,9 @@ def read_yaml(path: Path) -> object:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise ConfigError(f"{path}: not YAML: it nests too deep") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes, dates, numbers of no sense
         raise ConfigError(f"{path}: not YAML: {error}") from error
 
 

@@ -14,6 +14,11 @@ from extproc.openai.sse import EventReader
 
 _WHOLE = ("stop", "length")  # the finish reasons of an answer that ended by itself
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
+# What a replay gives again, or makes anew. Anything else that an answer says makes it no Answer:
+# token ids, audio, calls of tools, and what we do not know.
+_TOP = {"id", "object", "created", "model", "choices", "usage", "system_fingerprint"}
+_CHOICE = {"index", "message", "delta", "text", "finish_reason"}
+_MESSAGE = {"role", *_TEXTS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +73,11 @@ class AnswerReader:
     """Reads an answer that passes by: `feed` each piece, then `end`. Above `max_bytes` it gives up,
     and holds nothing any more."""
 
-    def __init__(self, path: str, *, streamed: bool, max_bytes: int = 1024 * 1024) -> None:
+    def __init__(
+        self, path: str, *, streamed: bool, choices: int = 1, max_bytes: int = 1024 * 1024
+    ) -> None:
         self._path = path
+        self._choices = choices
         self._pieces: list[bytes] = []
         self._events = EventReader() if streamed else None
         self._left = max_bytes
@@ -92,7 +100,7 @@ class AnswerReader:
                 members = orjson.loads(b"".join(self._pieces))
             else:
                 members = _assemble(self._path, self._pieces + self._events.end())
-            return _whole(self._path, members)
+            return _whole(self._path, members, self._choices)
         except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError):
             return None  # not the shape of an answer
 
@@ -101,20 +109,27 @@ def _without(members: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in members.items() if key != name}
 
 
-def _whole(path: str, members: dict[str, Any]) -> Answer | None:
+def _says_more(members: dict[str, Any], known: set[str]) -> bool:
+    return any(value and name not in known for name, value in members.items())
+
+
+def _whole(path: str, members: dict[str, Any], count: int) -> Answer | None:
     choices = members["choices"]
-    if not choices or "error" in members or not isinstance(members.get("usage"), dict):
+    if _says_more(members, _TOP) or not isinstance(members.get("usage"), dict):
+        return None
+    if [choice["index"] for choice in choices] != list(range(count)):
         return None
     for choice in choices:
-        if choice["finish_reason"] not in _WHOLE or choice.get("logprobs"):
+        if choice["finish_reason"] not in _WHOLE or _says_more(choice, _CHOICE):
             return None
         if path == CHAT:
             message = choice["message"]
-            if any(v for k, v in message.items() if k not in ("role", *_TEXTS)):
-                return None  # calls of tools, audio, what we do not know
-            if message.get("role") != "assistant":
+            if message.get("role") != "assistant" or _says_more(message, _MESSAGE):
                 return None
-        elif not isinstance(choice["text"], str):
+            texts = [message.get(name) for name in _TEXTS]
+        else:
+            texts = [choice["text"]]
+        if not all(text is None or isinstance(text, str) for text in texts):
             return None
     return Answer(path, orjson.dumps(_without(members, "id")))
 
@@ -128,15 +143,15 @@ def _assemble(path: str, events: list[bytes]) -> dict[str, Any]:
     choices: dict[int, dict[str, Any]] = {}
     for event in events:
         chunk = orjson.loads(event)
-        if "error" in chunk:
-            raise ValueError("an error inside the stream")
+        if _says_more(chunk, _TOP):
+            raise ValueError("more than a replay could give again, or an error")
         members.setdefault("model", chunk["model"])
         if chunk.get("usage"):
             members["usage"] = chunk["usage"]
         for part in chunk["choices"]:
             index = part["index"]
             choice = choices.setdefault(index, {"index": index, "text": "", "finish_reason": None})
-            if part.get("logprobs") or choice["finish_reason"]:
+            if _says_more(part, _CHOICE) or choice["finish_reason"]:
                 raise ValueError("more than a replay could give again")
             choice["finish_reason"] = part.get("finish_reason")
             if chat:

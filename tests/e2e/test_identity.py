@@ -94,6 +94,38 @@ def test_forged_headers_change_nothing_over_either_http(
     assert not forged & set(request["headers"])
 
 
+async def test_tenants_that_differ_in_any_byte_share_no_answer(make_gateway: MakeGateway) -> None:
+    def believe_the_header(document: Any) -> None:
+        chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+        manager = chain["filters"][0]["typed_config"]
+        early = manager["early_header_mutation_extensions"][0]["typed_config"]["mutations"]
+        early[:] = [m for m in early if m.get("remove") not in ("x-tenant-id", "x-user-id")]
+        manager["http_filters"] = [f for f in manager["http_filters"] if f["name"] != "api-keys"]
+
+    gateway = make_gateway(edit=believe_the_header)
+    body = json.dumps(chat(temperature=0, max_tokens=1)).encode()
+
+    async def cache_status(tenant: bytes | None) -> bytes:
+        line = b"" if tenant is None else b"x-tenant-id: " + tenant + b"\r\n"
+        async with gateway.raw() as (reader, writer):
+            writer.write(
+                f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n".encode()
+                + line
+                + b"\r\n"
+                + body
+            )
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert head.startswith(b"HTTP/1.1 200 "), head
+        return next((x for x in head.split(b"\r\n") if x.startswith(b"cache-status")), b"")
+
+    assert b"uri-miss" in await cache_status(b"m\xfcller")
+    assert b"uri-miss" in await cache_status(b"m\xf6ller")
+    assert b"hit" in await cache_status(b"m\xfcller")
+    for nobody in (None, b""):
+        await cache_status(nobody)
+        assert b"hit" not in await cache_status(nobody), "clients without a tenant share answers"
+
+
 async def test_an_unknown_tenant_has_the_default_policy_or_none(make_gateway: MakeGateway) -> None:
     gateway = make_gateway(policy={"tenants": {"acme": {}}, "unknown_tenant": "refuse"})
     assert (await gateway.ask(chat(max_tokens=1))).status == 200

@@ -65,6 +65,58 @@ async def test_a_bad_file_is_refused_and_the_old_one_stays(changing: Gateway) ->
     assert gateway.metric("forebay_config_last_reload_successful") == 1
 
 
+@pytest.mark.parametrize("text", ["x: 2026-13-45", "x: " + "9" * 5000, "[" * 3000, "\x00", "[]"])
+async def test_whatever_stands_in_a_file_the_watch_goes_on(changing: Gateway, text: str) -> None:
+    path = changing.stack.folder / "envoy.yaml"
+    good = path.read_text()
+    path.write_text(text)
+    refused = 'forebay_config_reloads_total{result="refused"}'
+    await changing.until_async(lambda: changing.metric(refused) >= 1, "not seen")
+    path.write_text(good)
+    rewrite(changing, admission={"high_water": 7})
+    await changing.until_async(lambda: changing.status("small")["high_water"] == 7, "not taken")
+
+
+async def test_a_pool_that_envoy_does_not_know_is_refused(changing: Gateway) -> None:
+    path = changing.stack.folder / "envoy.yaml"
+    path.write_text(path.read_text().replace("small", "tiny").replace("tiny: tiny", "small: tiny"))
+    await changing.until_async(
+        lambda: changing.metric("forebay_config_last_reload_successful") == 0, "not seen"
+    )
+    assert "does not know tiny" in (changing.stack.folder / "processor.log").read_text()
+    assert (await changing.ask(chat(max_tokens=1))).headers["x-forebay-served-by"] == "small"
+
+
+async def test_a_pool_that_leaves_and_returns_keeps_its_books(changing: Gateway) -> None:
+    gateway = changing
+    path = gateway.stack.folder / "envoy.yaml"
+    pools = yaml.safe_load(path.read_text())["node"]["metadata"]["forebay"]["pools"]
+    running = [asyncio.create_task(gateway.ask(chat(max_tokens=900))) for _ in range(4)]
+    await gateway.until_async(lambda: gateway.status("small")["queue_depth"] == 1, "not queued")
+    taken = 'forebay_config_reloads_total{result="taken"}'
+    rewrite(gateway, pools={"large": pools["large"]}, routing={})
+    await gateway.until_async(lambda: gateway.metric(taken) == 1, "not taken")
+    rewrite(gateway, pools=pools, routing={})
+    await gateway.until_async(lambda: gateway.metric(taken) == 2, "not taken")
+    status = gateway.status("small")
+    assert (status["in_flight"], status["queue_depth"]) == (3, 1)
+    assert [answer.status for answer in await asyncio.gather(*running)] == [200] * 4
+    gateway.wait_until_idle()
+
+
+async def test_another_model_in_a_pool_is_another_answer(changing: Gateway) -> None:
+    path = changing.stack.folder / "envoy.yaml"
+    pools = yaml.safe_load(path.read_text())["node"]["metadata"]["forebay"]["pools"]
+    body = chat(temperature=0, max_tokens=1)
+    for _ in range(2):
+        first = await changing.ask(body)
+    assert first.headers["cache-status"].startswith("forebay; hit")
+    rewrite(changing, pools=pools | {"small": pools["small"] | {"model": "small-8b"}})
+    taken = 'forebay_config_reloads_total{result="taken"}'
+    await changing.until_async(lambda: changing.metric(taken) == 1, "not taken")
+    assert (await changing.ask(body)).headers["cache-status"] == "forebay; fwd=uri-miss"
+
+
 async def test_a_missing_file_is_refused_too(changing: Gateway) -> None:
     (changing.stack.folder / "envoy.yaml").rename(changing.stack.folder / "gone.yaml")
     await changing.until_async(

@@ -16,7 +16,7 @@ from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader
 from extproc.openai.sse import EventReader
 
 
-def key(body: bytes, scope: str = "a", pool: str = "small", path: str = CHAT) -> bytes:
+def key(body: bytes, scope: str = "a", pool: str = "small", path: str = CHAT) -> bytes | None:
     return exact_key(scope=scope, pool=pool, path=path, body=body)
 
 
@@ -167,12 +167,13 @@ def test_an_answer_survives_json_to_stream_to_json(
         for i, t in enumerate(texts)
     ]
     body = {"id": "x", "model": "m", "choices": choices, "usage": {"completion_tokens": 3}}
-    first = _read(path, [orjson.dumps(body)], streamed=False)
+    count = len(texts)
+    first = _read(path, [orjson.dumps(body)], streamed=False, choices=count)
     assert first
     stream = first.as_sse("r", 7, with_usage=True)
     places = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     pieces = [stream[a:b] for a, b in itertools.pairwise(places)]
-    second = _read(path, pieces, streamed=True)
+    second = _read(path, pieces, streamed=True, choices=count)
     assert second
     again = orjson.loads(second.as_json("r", 7))
     said = [c["message"]["content"] if chat else c["text"] for c in again["choices"]]
@@ -182,9 +183,14 @@ def test_an_answer_survives_json_to_stream_to_json(
 
 
 def _read(
-    path: str, pieces: list[bytes], *, streamed: bool, max_bytes: int = 10**6
+    path: str,
+    pieces: list[bytes],
+    *,
+    streamed: bool,
+    choices: int = 1,
+    max_bytes: int = 10**6,
 ) -> Answer | None:
-    reader = AnswerReader(path, streamed=streamed, max_bytes=max_bytes)
+    reader = AnswerReader(path, streamed=streamed, choices=choices, max_bytes=max_bytes)
     for piece in pieces:
         reader.feed(piece)
     return reader.end()
@@ -216,6 +222,14 @@ def test_a_plain_answer_is_stored() -> None:
         orjson.dumps(_plain(finish_reason="tool_calls")),
         orjson.dumps(_plain(finish_reason=None)),
         orjson.dumps(_plain(logprobs={"content": [1]})),
+        orjson.dumps(_plain(index=1)),
+        orjson.dumps(_plain(index=None)),
+        orjson.dumps(_plain(token_ids=[1, 2])),
+        orjson.dumps(_plain(stop_reason="###")),
+        orjson.dumps(_plain() | {"prompt_token_ids": [1]}),
+        orjson.dumps(_plain() | {"choices": _plain()["choices"] * 2}),
+        orjson.dumps(_plain(message={"role": "assistant", "content": ["a"]})),
+        orjson.dumps(_plain(message={"role": "assistant", "content": 5})),
         orjson.dumps(_plain(message={"role": "assistant", "tool_calls": [{"id": "1"}]})),
         orjson.dumps(_plain(message={"role": "assistant", "content": "a", "audio": {"id": "1"}})),
     ],
@@ -243,6 +257,10 @@ DONE = b"data: [DONE]\n\n"
         _chunk({"content": "a"}, "stop") + b'data: {"error":{"code":500}}\n\n' + USAGE + DONE,
         _chunk({"tool_calls": [{"index": 0}]}) + _chunk({}, "tool_calls") + USAGE + DONE,
         _chunk({}, "stop") + _chunk({"content": "late"}) + USAGE + DONE,
+        _chunk({"content": "a"}, "stop").replace(b'"index":0', b'"index":1') + USAGE + DONE,
+        _chunk({"content": "a"}, "stop").replace(b'"index":0', b'"index":0,"token_ids":[1]')
+        + USAGE
+        + DONE,
         b"data: nonsense\n\n" + DONE,
         DONE,
         b"",
@@ -280,3 +298,7 @@ def test_several_data_lines_are_one_event_and_a_last_one_needs_no_blank_line() -
     reader = EventReader()
     assert reader.feed(b"data: a\ndata:b\n\ndata: c") == [b"a\nb"]
     assert reader.end() == [b"c"]
+
+
+def test_a_body_that_nests_too_deep_has_no_key() -> None:
+    assert key(b'{"x":' + b"[" * 300 + b"]" * 300 + b"}") is None
