@@ -1,5 +1,6 @@
 """The command line, `forebay`. Reads options, calls one room, turns its errors into sentences."""
 
+import shutil
 import signal
 import threading
 from importlib.metadata import version
@@ -227,6 +228,75 @@ def check(
     report = room.check_file(file)
     typer.echo((room.as_json if as_json else room.as_text)(report.findings, report.notes))
     raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def attach(
+    file: Annotated[Path, typer.Argument(help="Your Envoy bootstrap.")],
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(help="A cluster that is a pool, the small one first. Default: by the routes."),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(metavar="POOL=NAME", help="What a pool's servers call their model."),
+    ] = None,
+    listener: Annotated[
+        str | None, typer.Option(help="Which listener, if several lead to the pools.")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Write it; the old file becomes FILE.bak.")
+    ] = False,
+) -> None:
+    """Put Forebay into an existing Envoy config. Shows what it would change, as a diff.
+
+    Example: forebay attach envoy.yaml --model small=qwen-7b --write
+    """
+    from extproc import attach as room  # here: no other command needs its YAML reader
+
+    try:
+        old = file.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        _fail(UpError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'no UTF-8'}"))
+    options = room.Options(
+        pools=tuple(pool or ()), models=_pairs("--model", model), listener=listener
+    )
+    try:
+        attached = room.attach(old, options)
+    except room.AttachError as error:
+        _fail(UpError(f"{file}: {error}"))
+    for note in attached.notes:
+        typer.echo(f"note: {note}", err=True)
+    if attached.text == old:
+        typer.echo(f"{file} has all that Forebay needs; nothing to do.", err=True)
+    elif write:
+        _replace(file, attached.text)
+        typer.echo(f"written; the old file is {file}.bak. Next: forebay check {file}", err=True)
+    else:
+        typer.echo(room.unified_diff(old, attached.text, str(file)), nl=False)
+        typer.echo("nothing is written yet; --write does it", err=True)
+
+
+def _pairs(flag: str, entries: list[str] | None) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for entry in entries or ():
+        name, equals, value = entry.partition("=")
+        if not equals:
+            _fail(UpError(f"{flag} {entry}: write it as POOL=NAME"))
+        pairs[name] = value
+    return pairs
+
+
+def _replace(file: Path, text: str) -> None:
+    """At once or not at all; what was there stays beside it."""
+    new = file.with_name(f"{file.name}.new")
+    try:
+        shutil.copy2(file, f"{file}.bak")
+        new.write_bytes(text.encode("utf-8"))
+        shutil.copymode(file, new)
+        new.replace(file)
+    except OSError as error:
+        _fail(UpError(f"{file}: cannot be written: {error.strerror}"))
 
 
 app.command("vllm")(vllm_profiles.vllm)
