@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import yaml
 
@@ -87,12 +88,13 @@ def unified_diff(old: str, new: str, name: str) -> str:
 def _check_readable(text: str) -> None:
     """The processor reads the file too, with PyYAML: tabs and `!ignore` are nothing to it."""
     try:
-        document = yaml.safe_load(text)
+        document: object = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise AttachError(f"the processor could not read this file: {error}") from error
     if not isinstance(document, dict):
         raise AttachError("not an Envoy bootstrap: no mapping at the top")
-    if camel := [key for key in document if re.fullmatch("[a-z]+[A-Z][A-Za-z]*", str(key))]:
+    keys = map(str, cast("dict[object, object]", document))
+    if camel := [key for key in keys if re.fullmatch("[a-z]+[A-Z][A-Za-z]*", key)]:
         raise AttachError(f"{camel[0]}: write Envoy's names with underscores (static_resources)")
 
 

@@ -33,8 +33,8 @@ class Node:
     anchor: str = ""
     text: str = ""
     """A scalar's value, unquoted; never interpreted (true is the text `true`)."""
-    pairs: "list[tuple[Node, Node]]" = field(default_factory=list)
-    items: "list[Node]" = field(default_factory=list)
+    pairs: "list[tuple[Node, Node]]" = field(default_factory=list["tuple[Node, Node]"])
+    items: "list[Node]" = field(default_factory=list["Node"])
     target: "Node | None" = None
 
     @property
