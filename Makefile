@@ -26,7 +26,8 @@ up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pool
 	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b)) $(ARGS)
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests/unit -n 2 -q
+	$(BIN)/python -m pytest tests/e2e tests/vllm
 
 soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (about 5 minutes)
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800

@@ -252,7 +252,7 @@ def attach(
 
     Example: forebay attach envoy.yaml --model small=qwen-7b --write
     """
-    from extproc import attach as room  # here: no other command needs its YAML reader
+    from extproc import attach as room  # here: no other command needs it
 
     try:
         old = file.read_bytes().decode("utf-8")

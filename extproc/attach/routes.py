@@ -94,7 +94,7 @@ def _agreed(work: Work, given: Sequence[Route], at: tuple[str, ...], drop: set[s
     said = list[dict[str, object]]()
     for route in given:
         node = route.node.get(*at)
-        plain = node.plain() if node is not None else {}
+        plain: dict[str, object] = node.plain() if node is not None else {}
         said.append({key: value for key, value in plain.items() if key not in drop})
     for other, route in zip(said[1:], given[1:], strict=True):
         if other != said[0]:

@@ -82,7 +82,8 @@ def hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> Ite
             f"message_timeout ({message_s:g}s)"
         )
     for block in walk(bootstrap.get("static_resources")):
-        if str(block.get("@type", "")).endswith(".HttpConnectionManager"):
+        is_manager = str(block.get("@type", "")).endswith(".HttpConnectionManager")
+        if is_manager and _ext_proc_filter({"static_resources": block.get("http_filters")}):
             idle_s = _envoy_duration_s(block.get("stream_idle_timeout"), 300.0)
             if idle_s and not message_s < idle_s:
                 yield (
