@@ -29,7 +29,7 @@ test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest tests/unit -n 2 -q
 	$(BIN)/python -m pytest tests/e2e tests/vllm
 
-soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (about 5 minutes)
+soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (a minute or two)
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
 
 test-vllm: $(VENV)/.dev ## the tests against real vLLM; FOREBAY_VLLM_PYTHON=the Python of an environment that has it
