@@ -167,7 +167,7 @@ class Exchange:
     def _answer_without_body(self, headers: wire.RequestHeaders) -> None:
         """What is decided by the request line and the headers alone."""
         method = headers.values.get(":method", "")
-        path = headers.values.get(":path", "").partition("?")[0]
+        path = _path(headers)
         allowed = "GET" if path == openai.MODELS else "POST"
         if method != allowed:
             message = f"Use {allowed} for {path}."
@@ -180,7 +180,7 @@ class Exchange:
             message = "Send the body uncompressed, without Content-Encoding."
             raise refused(415, "unsupported_encoding", message)
         if headers.end_of_stream:
-            raise refused(400, "invalid_request", "The request has no body. Send a JSON object.")
+            raise _no_body()
 
     def _shed_early(self) -> None:
         """While every pool of the tenant sheds, and no cached answer could help, not even the body
@@ -194,7 +194,7 @@ class Exchange:
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
         if isinstance(message, wire.OtherPhase):  # trailers after no body at all
-            raise refused(400, "invalid_request", "The request has no body. Send a JSON object.")
+            raise _no_body()
         if not isinstance(message, wire.RequestBody):
             raise _Gone
         if len(message.body) > _LARGEST_BODY_BYTES:
@@ -204,7 +204,7 @@ class Exchange:
 
     def _parse(self, headers: wire.RequestHeaders, body: bytes) -> openai.Request:
         try:
-            return openai.parse(headers.values[":path"].partition("?")[0], body)
+            return openai.parse(_path(headers), body)
         except openai.ApiError as error:
             raise Answered(error.code, error.status, error.body()) from None
 
@@ -364,6 +364,10 @@ class Exchange:
             self._gateway.metrics.cache_stored.labels(self._tenant.label).inc()
 
 
+def _path(headers: wire.RequestHeaders) -> str:
+    return headers.values.get(":path", "").partition("?")[0]
+
+
 def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
     text = headers.values.get("x-latency-budget-ms")
     if text is None:
@@ -372,6 +376,10 @@ def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
         message = "x-latency-budget-ms must be a whole number of milliseconds."
         raise refused(400, "invalid_request", message)
     return float(text)
+
+
+def _no_body() -> Answered:
+    return refused(400, "invalid_request", "The request has no body. Send a JSON object.")
 
 
 def _overloaded(drain_s: float) -> Answered:

@@ -9,18 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from extproc.check.reading import (
-    Node,
-    Spot,
-    Unread,
-    dig,
-    items,
-    mapping,
-    named,
-    regex_matches,
-    text,
-)
+from extproc.check.reading import Node, Spot, Unread, named, regex_matches, text
 from extproc.config import Config
+from extproc.config.tree import dig, items, mapping
 from extproc.wire import Admit
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from extproc.check.bootstrap import (
     Route,
     VirtualHost,
 )
-from extproc.check.reading import Node, Reader, Spot, dig, items, mapping, matches, named, text
+from extproc.check.reading import Node, Reader, Spot, matches, named, text
 from extproc.config import Config, ConfigError, from_document
+from extproc.config.tree import dig, items, mapping
 from extproc.wire import ADMIT_HEADER, Admit
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from extproc.config.tree import items, mapping
+
 if TYPE_CHECKING:
     import betterproto2
     from envoy_data_plane.envoy.type.matcher import v3 as matcher_v3
@@ -115,25 +117,11 @@ def _without_extensions(value: object) -> object:
 # --- plain YAML, of which nothing is certain ----------------------------------------------------
 
 
-def mapping(value: object) -> Node:
-    return cast("Node", value) if isinstance(value, Mapping) else {}
-
-
-def items(value: object) -> list[object]:
-    return cast("list[object]", value) if isinstance(value, list) else []
-
-
 def named(value: object) -> Iterator[tuple[str, object]]:
     """The pairs of a mapping whose keys are text."""
     for key, child in mapping(value).items():
         if isinstance(cast(object, key), str):
             yield key, child
-
-
-def dig(value: object, *keys: str) -> object:
-    for key in keys:
-        value = mapping(value).get(key)
-    return value
 
 
 def text(value: object) -> str:

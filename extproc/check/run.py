@@ -7,10 +7,11 @@ from pathlib import Path
 from extproc.check import binary
 from extproc.check.findings import Finding, error
 from extproc.check.parse import read, read_policy
-from extproc.check.reading import dig, is_tree, mapping
+from extproc.check.reading import is_tree
 from extproc.check.rules import RULES
 from extproc.check.rules.policy import policy_errors
 from extproc.config import ConfigError, from_document, read_yaml
+from extproc.config.tree import dig, mapping
 from extproc.up import UpError, find_envoy
 
 

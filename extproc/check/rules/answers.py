@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Door, Filter
 from extproc.check.findings import Finding, error, warning
-from extproc.check.reading import Reader, Spot, dig, mapping, texts
+from extproc.check.reading import Reader, Spot, texts
+from extproc.config.tree import dig, mapping
 
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Policy
 from extproc.check.findings import Finding, error, warning
-from extproc.check.reading import dig, text
+from extproc.check.reading import text
+from extproc.config.tree import dig
 
 
 def policy_errors(policy: Policy) -> Iterator[Finding]:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Route
 from extproc.check.findings import Finding, error, warning
-from extproc.check.reading import items, mapping, text
+from extproc.check.reading import text
 from extproc.config import Config
+from extproc.config.tree import items, mapping
 
 _DEFAULT_RETRIES = 3
 

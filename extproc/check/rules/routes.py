@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Processor, Route
 from extproc.check.findings import Finding, error, warning
-from extproc.check.reading import Node, mapping, text
+from extproc.check.reading import Node, text
+from extproc.config.tree import mapping
 from extproc.wire import ADMIT_HEADER
 
 
