@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from extproc import config, logs
+from extproc.bench import cli as bench
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 from serving import vllm_profiles
 
@@ -300,3 +301,4 @@ def _replace(file: Path, text: str) -> None:
 
 
 app.command("vllm")(vllm_profiles.vllm)
+app.add_typer(bench.app, name="bench")

@@ -1,0 +1,10 @@
+"""`forebay bench`: one command per benchmark."""
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure, side by side and in one run. Ratios travel between machines; wall times do not."""
