@@ -5,7 +5,7 @@
 
 from extproc.openai.answer import Answer, AnswerReader
 from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
-from extproc.openai.replies import ApiError, error_body, models_body
+from extproc.openai.replies import ApiError, error_body, models_body, partial_ending
 from extproc.openai.request import Request, abort_ids, parse, with_usage
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "error_body",
     "models_body",
     "parse",
+    "partial_ending",
     "with_usage",
 ]

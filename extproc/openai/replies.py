@@ -1,8 +1,12 @@
 """What Forebay itself answers, in OpenAI's shape: errors and the list of models."""
 
+import time
 from collections.abc import Sequence
+from typing import Any, cast
 
 import orjson
+
+from extproc.openai.paths import CHAT
 
 
 class ApiError(Exception):
@@ -32,3 +36,54 @@ def models_body(names: Sequence[str], created: int) -> bytes:
         {"id": name, "object": "model", "created": created, "owned_by": "forebay"} for name in names
     ]
     return orjson.dumps({"object": "list", "data": data})
+
+
+def partial_ending(
+    path: str,
+    *,
+    first_chunk: bytes,
+    request_id: str,
+    model: str,
+    reason: str,
+    choices: int,
+    tokens_estimate: int | None,
+) -> bytes:
+    """The events that end a stream before its time: a last chunk for each choice, with
+    `finish_reason: "length"` and a `forebay` member that says it is incomplete and why, usage if
+    `tokens_estimate` is given, [DONE].
+
+    Id, time and model are those of `first_chunk` (JSON), as far as it has them; else made of
+    `request_id` and `model`. The usage knows no prompt tokens: only the server counts those.
+    """
+    chat = path == CHAT
+    head: dict[str, Any] = {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
+        "object": "chat.completion.chunk" if chat else "text_completion",
+        "created": int(time.time()),
+        "model": model,
+    }
+    head |= {name: value for name, value in _object(first_chunk).items() if name in head}
+    incomplete: dict[str, Any] = {"incomplete": True, "reason": reason}
+    part: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+    ends: list[dict[str, Any]] = [
+        {"index": index, **part, "logprobs": None, "finish_reason": "length"}
+        for index in range(choices)
+    ]
+    chunks: list[dict[str, Any]] = [{**head, "choices": ends, "forebay": incomplete}]
+    if tokens_estimate is not None:
+        usage = {
+            "prompt_tokens": 0,
+            "completion_tokens": tokens_estimate,
+            "total_tokens": tokens_estimate,
+        }
+        estimated = {**incomplete, "usage_estimated": True}
+        chunks.append({**head, "choices": [], "usage": usage, "forebay": estimated})
+    return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        loaded = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}

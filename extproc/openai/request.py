@@ -32,7 +32,7 @@ TOKENS_PER_MEDIA_PART = 765  # one image of 1024x1024 at OpenAI's high detail; a
 Span: TypeAlias = tuple[int, int]  # byte offsets, the end exclusive
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen would cost more than the fields
 class Request:
     """What Forebay reads of a request. Spans are byte offsets in the body that was parsed."""
 
@@ -343,21 +343,24 @@ def _usage(
 
 # Spans. orjson has accepted the body by now, so these patterns meet valid JSON only.
 
-_READ = frozenset(
-    [
-        "model",
-        "messages",
-        "prompt",
-        "tools",
-        "stream",
-        "stream_options",
-        "n",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-    ]
+
+def _by_key(*names: str) -> dict[bytes, str]:
+    return {name.encode(): name for name in names}
+
+
+_READ = _by_key(
+    "model",
+    "messages",
+    "prompt",
+    "tools",
+    "stream",
+    "stream_options",
+    "n",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
 )
-_READ_OF_STREAM_OPTIONS = frozenset(("include_usage",))
+_READ_OF_STREAM_OPTIONS = _by_key("include_usage")
 
 # Patterns see the body after _without_quote_escapes, where a string ends at the next quote. All
 # repeats are possessive or atomic: the engine never goes back, so time is linear in the bytes.
@@ -393,26 +396,33 @@ def _without_quote_escapes(body: bytes) -> bytes:
 
 
 def _value_spans(
-    body: bytes, plain: bytes, at: int, names: frozenset[str], prefix: str = ""
+    body: bytes, plain: bytes, at: int, names: dict[bytes, str], prefix: str = ""
 ) -> dict[str, Span]:
     """Where the values of these members stand in the object whose first member begins at `at`.
     Raises ApiError if one is there twice."""
     spans: dict[str, Span] = {}
+    escapes = b"\\" in body
     members = 0
     while (member := _MEMBER.match(plain, at)) is not None:
         start, at = member.span(2)
         if at == start + 1 and plain[start] in b"[{":
             at = _container_end(plain, at)
-        key = body[member.start(1) : member.end(1)]
         members += 1
         if members > MAX_MEMBERS:
             _refuse(f"The body has more than {MAX_MEMBERS} members in one object: send fewer.")
-        name = orjson.loads(b'"%b"' % key) if b"\\" in key else key.decode()
-        if name in names:
+        key = _unescaped(body, member) if escapes else member[1]
+        name = names.get(key)
+        if name is not None:
             if name in spans:
                 _refuse(f"`{prefix}{name}` is in the body twice: send it once.", prefix + name)
             spans[name] = (start, at)
     return spans
+
+
+def _unescaped(body: bytes, member: re.Match[bytes]) -> bytes:
+    """The key of a member as it would be without escapes."""
+    key = body[member.start(1) : member.end(1)]
+    return orjson.loads(b'"%b"' % key).encode() if b"\\" in key else key
 
 
 def _container_end(plain: bytes, at: int) -> int:

@@ -1,0 +1,96 @@
+"""Watches a streamed answer that passes by, so that it can be ended well-formed at any moment.
+
+It passes on whole events only: what has begun and not ended is held, since nothing could be written
+after half an event. It must never parse a chunk that it need not: almost all are passed on unread.
+"""
+
+import re
+
+from extproc.openai import CHAT, partial_ending
+
+_DONE = b"data: [DONE]"
+# A longer event is passed on in pieces, and the stream is then left to end as it will.
+_MOST_HELD_BYTES = 256 * 1024
+_EVENT_END = re.compile(rb"\r?\n\r?\n")
+
+
+class Guard:
+    """The stream of one exchange. `request_id`, `model`: what the ending is signed with when not a
+    single chunk has come."""
+
+    __slots__ = ("_begun", "_chunks", "_ended", "_first", "_held", "_model", "_path", "_request_id")
+
+    def __init__(self, path: str, request_id: str, model: str) -> None:
+        self._path = path
+        self._request_id = request_id
+        self._model = model
+        self._first = b""
+        self._held = b""
+        self._chunks = 0
+        self._begun = False
+        self._ended = False
+
+    @property
+    def can_close(self) -> bool:
+        """Whether `closing` may be written now: not before the first piece, which Envoy would
+        refuse, and not after the server's own [DONE] or after half an event."""
+        return self._begun and not self._ended
+
+    def feed(self, piece: bytes) -> bytes:
+        """What of the stream may pass now that this piece has come."""
+        self._begun = True
+        if self._held:
+            piece = self._held + piece
+            self._held = b""
+        if not self._ended and not piece.endswith(b"\n\n"):
+            piece = self._whole_events(piece)
+        if _DONE in piece:
+            self._ended = True
+        if not self._first:
+            self._first = _first_event(piece)
+        self._chunks += piece.count(b"data:")
+        return piece
+
+    def end(self) -> bytes:
+        """The server has closed the stream: what is still held."""
+        self._ended = True
+        return self._release()
+
+    def _release(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+    def closing(self, reason: str, *, choices: int, with_usage: bool) -> bytes:
+        """The events that end the answer here and now: a last chunk for each choice, marked
+        incomplete, usage if the client asked for it, [DONE]. What is held is dropped.
+
+        Tokens are estimated as one for each chunk that passed; the first of a chat has none."""
+        head = 1 if self._path == CHAT and self._chunks else 0
+        return partial_ending(
+            self._path,
+            first_chunk=self._first,
+            request_id=self._request_id,
+            model=self._model,
+            reason=reason,
+            choices=choices,
+            tokens_estimate=max(self._chunks - head, 0) if with_usage else None,
+        )
+
+    def _whole_events(self, piece: bytes) -> bytes:
+        end = 0
+        for match in _EVENT_END.finditer(piece):
+            end = match.end()
+        self._held = piece[end:]
+        if len(self._held) > _MOST_HELD_BYTES:
+            self._ended = True
+            return piece[:end] + self._release()
+        return piece[:end]
+
+
+def _first_event(piece: bytes) -> bytes:
+    """The data of the first event with one; empty if there is none (comments come before)."""
+    at = piece.find(b"data:")
+    if at < 0:
+        return b""
+    end = _EVENT_END.search(piece, at)
+    return piece[at + 5 : end.start() if end else None].strip()
