@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Account:
     """What one answered exchange used. None: Envoy did not see it."""
 
@@ -48,8 +48,11 @@ def read(tags: Mapping[str, str]) -> Account | None:
 
 def _number(tags: Mapping[str, str], name: str) -> int | None:
     """Envoy writes '-' for what it does not have; a server may write anything."""
+    text = tags.get(name, "-")
+    if text == "-":
+        return None
     try:
-        number = int(float(tags[name]))
-    except (KeyError, ValueError, OverflowError):
+        number = int(float(text))
+    except (ValueError, OverflowError):
         return None
     return number if 0 <= number < 2**53 else None

@@ -59,15 +59,19 @@ class Backends:
 
     def is_up(self, pool: PoolConfig) -> bool:
         """Whether any replica of the pool answers. A pool that is not polled counts as up."""
-        polled = self._polls.keys() & pool.endpoints
-        return not polled or not polled.isdisjoint(self._up)
+        up = self._up
+        for url in pool.endpoints:
+            if url in up:
+                return True
+        return self._polls.keys().isdisjoint(pool.endpoints)
 
     def ask_to_stop(self, pools: Iterable[PoolConfig], request_ids: Sequence[str]) -> None:
-        """Ask every vllm replica of these pools to end these requests, well-formed, now.
+        """Ask every replica of those of these pools that can be asked to end these requests,
+        well-formed, now.
 
         Which replica has the request is not known here; an unknown id does nothing there.
         """
-        for url in _vllm_replicas(pools):
+        for url in _vllm_replicas(pool for pool in pools if pool.partial_by == "ask"):
             task = asyncio.create_task(self._stop(url, request_ids))
             self._stops.add(task)
             task.add_done_callback(self._stops.discard)

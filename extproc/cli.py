@@ -163,7 +163,7 @@ def serve(
     except (config.ConfigError, CannotListen) as error:
         _fail(error)
     finally:
-        logs.stop(log_lines)
+        log_lines.stop()
 
 
 @app.command()

@@ -5,23 +5,25 @@ here runs per token: after the request is admitted the answer passes by in Envoy
 """
 
 import asyncio
-import logging
 import time
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 
-from extproc import openai, tenants, wire
+from extproc import logs, openai, wire
 from extproc.admission import Lease, Shed
 from extproc.cache import Fill, Hit
 from extproc.gateway import Gateway
 from extproc.refusals import Answered, refused, try_later
 from extproc.routing import Plan, Unroutable, plan
-from extproc.tenants import Tenant
-
-_log = logging.getLogger(__name__)
+from extproc.streaming import Guard
+from extproc.tenants import Tenant, UnknownTenant
 
 _STARTED_AT = int(time.time())
+_NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
 _AFTER_THE_CUT_S = 1.0
+# Envoy may hold a whole answer for us up to this size; a longer one passes in pieces.
+_SHORT_BYTES = 1024 * 1024
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -33,7 +35,8 @@ class Stream(Protocol):
         """The next message of Envoy's; None when the exchange has ended."""
         ...
 
-    async def send(self, reply: bytes) -> None: ...
+    @property
+    def send(self) -> "Callable[[bytes], Coroutine[Any, Any, None]]": ...
 
     def receiving(self) -> "asyncio.Task[wire.Message | None]":
         """The next message while something else is awaited too; `receive` then returns it."""
@@ -47,6 +50,32 @@ class _Gone(Exception):
 class Exchange:
     """Use once: `await Exchange(gateway, stream).run()`."""
 
+    __slots__ = (
+        "_abort_ids",
+        "_began",
+        "_cache_status",
+        "_closing",
+        "_config",
+        "_cut_at",
+        "_deadline",
+        "_decision",
+        "_facts",
+        "_fill",
+        "_gateway",
+        "_guard",
+        "_lease",
+        "_loop",
+        "_policy",
+        "_request",
+        "_request_id",
+        "_sending",
+        "_stream",
+        "_tenant",
+        "_tiers",
+        "_timer",
+        "_whole",
+    )
+
     def __init__(self, gateway: Gateway, stream: Stream) -> None:
         self._gateway = gateway
         self._policy = gateway.policy  # kept to the end, also when the gateway gets another
@@ -54,15 +83,23 @@ class Exchange:
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        self._deadline = self._began + self._config.response.deadline
-        self._tenant = Tenant("default", ())
+        response = self._config.response
+        self._deadline = self._began + response.deadline
+        self._cut_at = self._deadline + (response.grace if response.on_expiry == "partial" else 0)
+        self._tenant = _NOBODY
+        self._tiers: tuple[str, ...] = ()
         self._lease: Lease | None = None
-        self._deadline_timer: asyncio.TimerHandle | None = None
-        self._slot_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._request_id = ""
+        self._abort_ids: list[str] = []
         self._facts: dict[str, object] = {}  # for the log
         self._cache_status = ""
+        self._request: openai.Request | None = None  # once it is admitted
         self._fill: Fill | None = None
+        self._whole = False  # the answer comes in one message
+        self._guard: Guard | None = None
+        self._sending = False  # a piece of a guarded answer
+        self._closing: asyncio.Task[None] | None = None
         self._decision = "client_gone"  # until there is another
 
     async def run(self) -> None:
@@ -86,40 +123,43 @@ class Exchange:
 
     def _end(self) -> None:
         """Whatever ended the exchange: give back the slot or the place in the queue, count, log."""
-        for timer in (self._deadline_timer, self._slot_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._closing is not None:
+            self._closing.cancel()
         if self._lease is not None:
             self._lease.end()
-        self._gateway.metrics.decisions.labels(self._decision, self._tenant.label).inc()
-        self._facts |= {
-            "request_id": self._request_id,
-            "tenant": self._tenant.label,
-            "decision": self._decision,
-            "ms": round((self._loop.time() - self._began) * 1000, 1),
-        }
-        _log.info("exchange", extra={"facts": self._facts})
+        self._gateway.metrics.decisions[self._decision, self._tenant.label].inc()
+        facts = self._facts
+        facts["request_id"] = self._request_id
+        facts["tenant"] = self._tenant.label
+        facts["decision"] = self._decision
+        facts["ms"] = round((self._loop.time() - self._began) * 1000, 1)
+        logs.exchange(facts)
 
     # --- in the order of a request's way ------------------------------------------------------
 
     async def _admit(self) -> None:
         headers = await self._receive_headers()
+        path = headers.values.get(":path", "").partition("?")[0]
         self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
-        self._answer_without_body(headers)
+        self._answer_without_body(headers, path)
         self._shed_early()
         await self._stream.send(
-            wire.CONTINUE_HEADERS
-            if self._policy.cache is None
-            else wire.CONTINUE_HEADERS_SHOW_ANSWER
+            wire.CONTINUE_HEADERS_SHOW_ANSWER
+            if self._policy.sees_answers
+            else wire.CONTINUE_HEADERS
         )
         body = await self._receive_body()
 
-        request = self._parse(headers, body)
+        request = self._parse(path, body)
         route = self._route(request, headers)
-        self._facts |= {"pool": route.pools[0], "reason": route.reason}
+        first = route.pools[0]
+        self._facts["pool"] = first
+        self._facts["reason"] = route.reason
         self._look_up(request, headers, route, body)
-        queued_s = await self._take_slot(request, route)
+        queued_s = await self._take_slot(request, first)
 
         new_body = None
         if request.stream and not request.usage_asked:
@@ -127,20 +167,25 @@ class Exchange:
             new_body, model_span = openai.with_usage(body, request)
         else:
             model_span = request.model_span
-        self._set_timers(route, openai.abort_ids(request, self._request_id))
+        request.last_user_text = ""  # as long as a prompt, and of no more use
+        self._request = request
+        self._tiers = route.pools
+        self._abort_ids = openai.abort_ids(request, self._request_id)
+        self._set_timer()
+        kind = "stream" if request.stream else "json"
         await self._stream.send(
             wire.admit(
-                kind="stream" if request.stream else "json",
+                kind=kind,
                 tiers=route.pools,
-                timeout_ms=self._timeout_ms(),
+                timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 facts={
-                    "kind": "stream" if request.stream else "json",
+                    "kind": kind,
                     "tenant": self._tenant.label,
-                    "route": f"{route.pools[0]}; reason={route.reason}",
+                    "route": f"{first}; reason={route.reason}",
                     "queue_ms": f"{queued_s * 1000:.1f}",
                     "cache_status": self._cache_status,
                     "hide_usage": "0" if new_body is None else "1",
-                    "models": self._models(request, route),
+                    "models": self._policy.model_names(request.model, route.pools),
                     "model_span": f"{model_span[0]}:{model_span[1]}",
                     "body_length": str(len(body if new_body is None else new_body)),
                 },
@@ -149,7 +194,7 @@ class Exchange:
         )
         self._decision = "admitted"
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
-        self._gateway.metrics.routes.labels(route.pools[0], route.reason.partition(";")[0]).inc()
+        self._gateway.metrics.routes[first, route.reason.partition(";")[0]].inc()
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
@@ -159,15 +204,14 @@ class Exchange:
 
     def _resolve_tenant(self, headers: wire.RequestHeaders) -> Tenant:
         try:
-            return tenants.resolve(self._config, headers.values.get(self._config.tenant_header))
-        except tenants.UnknownTenant:
+            return self._policy.tenants.resolve(headers.values.get(self._config.tenant_header))
+        except UnknownTenant:
             message = "Your key is valid, but its tenant has no policy here. Ask the operator."
             raise refused(403, "unknown_tenant", message) from None
 
-    def _answer_without_body(self, headers: wire.RequestHeaders) -> None:
+    def _answer_without_body(self, headers: wire.RequestHeaders, path: str) -> None:
         """What is decided by the request line and the headers alone."""
         method = headers.values.get(":method", "")
-        path = _path(headers)
         allowed = "GET" if path == openai.MODELS else "POST"
         if method != allowed:
             message = f"Use {allowed} for {path}."
@@ -187,9 +231,11 @@ class Exchange:
         is read."""
         if self._policy.cache is not None:
             return
-        limiters = [self._policy.limiters[pool] for pool in self._tenant.pools]
-        if all(limiter.gate.shedding for limiter in limiters):
-            raise _overloaded(min(limiter.drain_s() for limiter in limiters))
+        limiters = self._policy.limiters
+        for pool in self._tenant.pools:
+            if not limiters[pool].gate.shedding:
+                return
+        raise _overloaded(min(limiters[pool].drain_s() for pool in self._tenant.pools))
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
@@ -202,13 +248,14 @@ class Exchange:
             raise refused(413, "request_too_large", message_text)
         return message.body
 
-    def _parse(self, headers: wire.RequestHeaders, body: bytes) -> openai.Request:
+    def _parse(self, path: str, body: bytes) -> openai.Request:
         try:
-            return openai.parse(_path(headers), body)
+            return openai.parse(path, body)
         except openai.ApiError as error:
             raise Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
+        pools, is_up = self._config.pools, self._gateway.backends.is_up
         try:
             return plan(
                 model=request.model,
@@ -216,9 +263,9 @@ class Exchange:
                 tokens_needed=request.prompt_tokens_estimate + (request.max_tokens or 0),
                 latency_budget_ms=_latency_budget_ms(headers),
                 allowed=self._tenant.pools,
-                pools=self._config.pools,
+                pools=pools,
                 routing=self._config.routing,
-                is_up=lambda pool: self._gateway.backends.is_up(self._config.pools[pool]),
+                is_up=lambda pool: is_up(pools[pool]),
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -245,7 +292,7 @@ class Exchange:
             found.status,
             found.fill,
         )
-        self._gateway.metrics.cache.labels(found.result, self._tenant.label).inc()
+        self._gateway.metrics.cache[found.result, self._tenant.label].inc()
         if found.hit is not None:
             raise self._replay(found.hit, request)
 
@@ -265,12 +312,11 @@ class Exchange:
         )
         return Answered("cache_hit", 200, body, headers, content_type)
 
-    async def _take_slot(self, request: openai.Request, route: Plan) -> float:
+    async def _take_slot(self, request: openai.Request, pool: str) -> float:
         """Enter the first tier's pool, queueing if need be; seconds waited.
 
         The slot stays charged to the first tier, also when a later one serves.
         """
-        pool = route.pools[0]
         limiter = self._policy.limiters[pool]
         try:
             # Each choice of each prompt is a sequence of its own in the server.
@@ -293,47 +339,43 @@ class Exchange:
             if not lease.granted.done():
                 raise try_later("queue_timeout", "No slot became free in time.", limiter.drain_s())
         self._facts["queue_ms"] = round(waited_s * 1000, 1)
-        self._gateway.metrics.queue_wait.labels(pool).observe(waited_s)
+        self._gateway.metrics.queue_wait[pool].observe(waited_s)
         return waited_s
 
-    def _models(self, request: openai.Request, route: Plan) -> str:
-        """For each tier whose servers call the model otherwise than the client, its JSON name:
-        `;small="small-7b";large="large-70b";`. Spliced into the body by the tier's own filter."""
-        renamed = (
-            f'{tier}="{self._config.pools[tier].model}";'
-            for tier in dict.fromkeys(route.pools)
-            if self._config.pools[tier].model != request.model
+    def _set_timer(self) -> None:
+        first = self._deadline if self._config.response.on_expiry == "partial" else self._slot_end
+        self._timer = self._loop.call_at(first, self._expire)
+
+    @property
+    def _slot_end(self) -> float:
+        return self._cut_at + _AFTER_THE_CUT_S
+
+    def _expire(self) -> None:
+        """From the deadline on, and until the answer has ended, end it: ourselves if it is guarded,
+        else the servers that may have the request are asked to. One that is between two tiers, or
+        still being read, is unknown to all of them. After Envoy's cut no server works on it: the
+        slot is free, even if the client never reads what lies in Envoy's buffers."""
+        now = self._loop.time()
+        if now >= self._slot_end:
+            assert self._lease is not None
+            self._lease.end()
+            return
+        if now < self._cut_at:
+            if self._guard is not None:
+                self._close_answer("deadline")
+            else:
+                self._ask_to_stop()
+        again = now + _ASK_AGAIN_S
+        self._timer = self._loop.call_at(
+            again if again < self._cut_at else self._slot_end, self._expire
         )
-        return ";" + "".join(renamed)
 
-    def _set_timers(self, route: Plan, request_ids: list[str]) -> None:
-        """At the deadline ask the servers that may have the request to end it well-formed, and
-        again until they have: a request that is between two tiers, or still being read, is unknown
-        to all of them. After Envoy's cut no server works on it: the slot is free, even if the
-        client never reads what lies in Envoy's buffers."""
-        response = self._config.response
-        cut_at = self._deadline + response.grace
-        pools = [self._config.pools[pool] for pool in route.pools]
-
-        def ask() -> None:
-            self._gateway.backends.ask_to_stop(pools, request_ids)
-            if self._loop.time() < cut_at:
-                self._deadline_timer = self._loop.call_later(_ASK_AGAIN_S, ask)
-
-        def deadline() -> None:
-            self._gateway.metrics.asked_to_stop.labels(route.pools[0]).inc()
-            ask()
-
-        if response.on_expiry == "partial":
-            self._deadline_timer = self._loop.call_at(self._deadline, deadline)
-        if self._lease is not None:
-            self._slot_timer = self._loop.call_at(cut_at + _AFTER_THE_CUT_S, self._lease.end)
-
-    def _timeout_ms(self) -> int:
-        """When Envoy cuts the exchange, counted from now: the last resort of the deadline."""
-        response = self._config.response
-        grace_s = response.grace if response.on_expiry == "partial" else 0.0
-        return max(int((self._deadline + grace_s - self._loop.time()) * 1000), 1)
+    def _ask_to_stop(self) -> None:
+        pools = [self._config.pools[tier] for tier in self._tiers]
+        self._gateway.backends.ask_to_stop(pools, self._abort_ids)
+        if "asked_to_stop" not in self._facts:
+            self._facts["asked_to_stop"] = True
+            self._gateway.metrics.asked_to_stop[self._tiers[0]].inc()
 
     async def _until_the_end(self) -> None:
         """The slot is held for as long as Envoy keeps the stream open."""
@@ -343,17 +385,37 @@ class Exchange:
                     await self._stream.send(self._see_headers(message))
                 case wire.AnswerBody():
                     self._keep(message)  # first: who has the last piece may ask again at once
-                    await self._stream.send(wire.pass_piece(message))
+                    await self._pass(message)
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)
                 case _:
                     raise AssertionError("Envoy sent a phase of the request twice")
 
     def _see_headers(self, answer: wire.AnswerHeaders) -> bytes:
-        """Ask for the body only if the answer is one that may be stored."""
-        if self._fill is not None and not answer.end_of_stream and self._fill.wants(answer.values):
-            return wire.SHOW_ANSWER_BODY
-        return wire.PASS_ANSWER
+        """Ask for the body only of an answer that may be stored, or that we may have to end."""
+        assert self._request is not None
+        if self._fill is not None and not self._fill.wants(answer.values):
+            self._fill = None
+        if self._request.stream and self._is_guarded(answer):
+            model = self._config.pools[self._tiers[0]].model
+            self._guard = Guard(self._request.path, self._request_id, model)
+            self._facts["served_by"] = answer.values["x-forebay-served-by"]
+        if answer.end_of_stream or (self._fill is None and self._guard is None):
+            return wire.PASS_ANSWER
+        if self._request.stream or not _is_short(answer):
+            return wire.SHOW_ANSWER_PIECES
+        self._whole = True
+        return wire.SHOW_ANSWER_WHOLE
+
+    def _is_guarded(self, answer: wire.AnswerHeaders) -> bool:
+        pool = self._config.pools.get(answer.values.get("x-forebay-served-by", ""))
+        return (
+            pool is not None
+            and pool.partial_by == "guard"
+            and self._config.response.on_expiry == "partial"
+            and answer.values.get(":status") == "200"
+            and "content-encoding" not in answer.values
+        )
 
     def _keep(self, body: wire.AnswerBody) -> None:
         """Store the answer when its last piece has passed."""
@@ -361,11 +423,49 @@ class Exchange:
             return
         self._fill.feed(body.piece)
         if body.end_of_stream and self._fill.end():
-            self._gateway.metrics.cache_stored.labels(self._tenant.label).inc()
+            self._gateway.metrics.cache_stored[self._tenant.label].inc()
+
+    async def _pass(self, body: wire.AnswerBody) -> None:
+        if self._whole:
+            await self._stream.send(wire.PASS_WHOLE)
+            return
+        piece = body.piece
+        if self._guard is not None:
+            if self._closing is not None:
+                return  # the answer has its end already
+            piece = self._guard.feed(piece)
+            if body.end_of_stream:
+                piece += self._guard.end()
+        self._sending = True
+        await self._stream.send(wire.piece(piece, end_of_stream=body.end_of_stream))
+        self._sending = False
+        if self._loop.time() >= self._deadline:
+            self._close_answer("deadline")
+
+    def _close_answer(self, reason: str) -> None:
+        """End the guarded answer here and now; Envoy then drops the server's stream. Two messages
+        of ours must not be under way at once: while one is, whoever sends it comes here after."""
+        if self._guard is None or not self._guard.can_close:
+            return
+        if self._sending or self._closing is not None:
+            return
+        assert self._request is not None
+        ending = self._guard.closing(
+            reason,
+            choices=self._request.choices * self._request.prompt_count,
+            with_usage=self._request.usage_asked,
+        )
+        self._fill = None
+        self._facts["incomplete"] = reason
+        self._gateway.metrics.closed[str(self._facts["served_by"]), reason].inc()
+        self._closing = self._loop.create_task(
+            self._stream.send(wire.piece(ending, end_of_stream=True))
+        )
 
 
-def _path(headers: wire.RequestHeaders) -> str:
-    return headers.values.get(":path", "").partition("?")[0]
+def _is_short(answer: wire.AnswerHeaders) -> bool:
+    length = answer.values.get("content-length", "")
+    return length.isdigit() and len(length) <= 9 and int(length) <= _SHORT_BYTES
 
 
 def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:

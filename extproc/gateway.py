@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from extproc.accounting import read as read_account
 from extproc.admission import Gate, Limiter
@@ -10,6 +10,7 @@ from extproc.backends import Backends
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
+from extproc.tenants import Tenants
 from extproc.wire import LogEntry
 
 
@@ -19,8 +20,24 @@ class Policy:
     cache outlive a change of the config."""
 
     config: Config
+    tenants: Tenants
     limiters: Mapping[str, Limiter]
     cache: ExactCache | None
+    sees_answers: bool
+    """Some answer may have to pass by way of the processor: to be stored, or guarded."""
+    _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+
+    def model_names(self, asked: str, tiers: tuple[str, ...]) -> str:
+        """For each tier whose servers call the model otherwise than the client (who asked for
+        `asked`, a name that was routed), its JSON name: `;small="small-7b";large="large-70b";`.
+        Spliced into the body by the tier's own filter."""
+        names = self._model_names.get((asked, tiers))
+        if names is None:
+            pools = self.config.pools
+            others = [tier for tier in dict.fromkeys(tiers) if pools[tier].model != asked]
+            names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in others)
+            self._model_names[asked, tiers] = names
+        return names
 
 
 class Gateway:
@@ -50,7 +67,14 @@ class Gateway:
         }
         in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.depth}
         self._limiters = in_use | limiters
-        return Policy(config, limiters, self._cache(config.cache.exact, cache))
+        cache = self._cache(config.cache.exact, cache)
+        return Policy(
+            config,
+            Tenants(config),
+            limiters,
+            cache,
+            sees_answers=cache is not None or _guards(config),
+        )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
         slots, marks = config.pools[name].slots, config.admission
@@ -76,19 +100,19 @@ class Gateway:
         pool = entry.served_by if entry.served_by in known.pools else "none"
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
-        metrics.answers.labels(pool, str(entry.status), tenant).inc()
-        metrics.attempts.labels(pool).inc(entry.attempts)
+        metrics.answers[pool, str(entry.status), tenant].inc()
+        metrics.attempts[pool].inc(entry.attempts)
         for kind, count in (
             ("prompt", account.prompt_tokens),
             ("cached", account.cached_tokens),
             ("completion", account.completion_tokens),
         ):
             if count:
-                metrics.tokens.labels(pool, tenant, kind).inc(count)
+                metrics.tokens[pool, tenant, kind].inc(count)
         if entry.status == 200 and account.ttft_s is not None:
-            metrics.ttft.labels(pool, tenant).observe(account.ttft_s)
+            metrics.ttft[pool, tenant].observe(account.ttft_s)
         if entry.status == 200 and account.tpot_s is not None:
-            metrics.tpot.labels(pool, tenant).observe(account.tpot_s)
+            metrics.tpot[pool, tenant].observe(account.tpot_s)
 
     def is_up(self, pool: str) -> bool:
         return self.backends.is_up(self.policy.config.pools[pool])
@@ -115,3 +139,8 @@ class Gateway:
                 for name, limiter in self.policy.limiters.items()
             }
         }
+
+
+def _guards(config: Config) -> bool:
+    by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
+    return by_guard and config.response.on_expiry == "partial"

@@ -1,77 +1,112 @@
 """One JSON object per line on standard error, written by a thread of its own.
 
-A reader that stalls must not stall the event loop: above a bound lines are dropped and counted. No
-line holds a prompt, an answer or a credential; who logs says only names, numbers and reasons.
+The thread wakes ten times a second and writes what has gathered: a line costs the event loop one
+append. A reader that stalls must not stall the event loop: above a bound lines are dropped and
+counted. No line holds a prompt, an answer or a credential; who logs says only names, numbers and
+reasons.
 """
 
 import logging
-import logging.handlers
-import queue
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 _MOST_WAITING_LINES = 10_000
+_WRITTEN_TOGETHER = 1_000
+_WRITE_EVERY_S = 0.1
 _LAST_LINES_S = 1.0
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
+class Writer(logging.Handler):
+    """State: the lines that wait to be written, and how many were dropped since the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: deque[dict[str, Any]] = deque()
+        self.dropped = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is left, but wait for no reader that has stalled: the thread is a daemon."""
+        self._stop.set()
+        self._thread.join(_LAST_LINES_S)
+
+    def emit(self, record: logging.LogRecord) -> None:
         line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
+            "time": record.created,
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if isinstance(facts := getattr(record, "facts", None), Mapping):
-            line |= facts
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__  # its text might quote a prompt
-        return orjson.dumps(line, default=str).decode()
+        self.append(line)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """`line["time"]`: seconds since the epoch. Never waits."""
+        if len(self._waiting) < _MOST_WAITING_LINES:
+            self._waiting.append(line)
+        else:
+            self.dropped += 1
+
+    def createLock(self) -> None:  # logging's name for it
+        """None: an append to a deque is atomic."""
+        self.lock = None
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            stopping = self._stop.wait(_WRITE_EVERY_S)
+            while self._waiting:
+                most = min(len(self._waiting), _WRITTEN_TOGETHER)
+                lines = [self._waiting.popleft() for _ in range(most)]
+                sys.stderr.write(b"".join(map(_as_json, lines)).decode())
+                sys.stderr.flush()
 
 
-class _Handler(logging.handlers.QueueHandler):
-    """Hands records to the writing thread; never waits."""
-
-    dropped = 0
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # formatted by the thread
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            self.queue.put_nowait(record)
-        except queue.Full:
-            _Handler.dropped += 1
+def _as_json(line: dict[str, Any]) -> bytes:
+    at = line["time"]
+    line["time"] = (
+        f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03d}Z"
+    )
+    return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def start() -> logging.handlers.QueueListener:
+_writer = Writer()
+
+
+def start() -> Writer:
     """Log everything from INFO on; `stop` what is returned, to write what is left."""
-    lines: queue.Queue[logging.LogRecord] = queue.Queue(_MOST_WAITING_LINES)
-    out = logging.StreamHandler(sys.stderr)
-    out.setFormatter(_JsonLines())
+    global _writer
+    _writer = Writer()
     root = logging.getLogger()
     root.setLevel(logging.INFO)
-    root.handlers[:] = [_Handler(lines)]
-    listener = logging.handlers.QueueListener(lines, out)
-    listener.start()
-    return listener
+    root.handlers[:] = [_writer]
+    _writer.start()
+    return _writer
 
 
-def stop(listener: logging.handlers.QueueListener) -> None:
-    """Write what is left, but wait for no reader that has stalled: the thread is a daemon's."""
-    thread = listener._thread  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
-    try:
-        listener.queue.put_nowait(listener._sentinel)  # type: ignore[attr-defined]
-    except queue.Full:
-        return
-    if thread is not None:
-        thread.join(_LAST_LINES_S)
+def exchange(facts: Mapping[str, object]) -> None:
+    """The line of one exchange: what `logging` would make of it, at a tenth of the cost."""
+    _writer.append(
+        {
+            "time": time.time(),
+            "level": "info",
+            "logger": "extproc.exchange",
+            "message": "exchange",
+            **facts,
+        }
+    )
 
 
 def dropped_lines() -> int:
-    return _Handler.dropped
+    return _writer.dropped

@@ -1,6 +1,7 @@
 """Every metric of the processor, in one place. Labels are names from the config or fixed words."""
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,6 +23,8 @@ _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1)
 
 disable_created_metrics()
+
+_Family = TypeVar("_Family", Counter, Histogram)
 
 
 class Metrics:
@@ -62,6 +65,11 @@ class Metrics:
             "Requests whose servers were asked to end them at the deadline.",
             ["pool"],
         )
+        self.closed = self._counter(
+            "forebay_closed_answers",
+            "Streamed answers that the processor ended itself, marked incomplete, and why.",
+            ["pool", "reason"],
+        )
         self.answers = self._counter(
             "forebay_answers",
             "Answers to admitted requests by the pool that served, from Envoy's access log.",
@@ -89,11 +97,11 @@ class Metrics:
             ["pool", "tenant"],
             _TPOT_SECONDS,
         )
-        self.loop_lag = self._histogram(
+        self.loop_lag = Histogram(
             "forebay_event_loop_lag_seconds",
             "How late the event loop came to a task that was due.",
-            [],
-            _LAG_SECONDS,
+            buckets=_LAG_SECONDS,
+            registry=self.registry,
         )
         self.reloads = self._counter(
             "forebay_config_reloads", "Changes of the config file, taken or refused.", ["result"]
@@ -105,13 +113,28 @@ class Metrics:
         )
         self.reload_successful.set(1)
 
-    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, labels: list[str]) -> "_ByLabels[Counter]":
+        return _ByLabels(Counter(name, text, labels, registry=self.registry))
 
     def _histogram(
         self, name: str, text: str, labels: list[str], buckets: tuple[float, ...]
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+    ) -> "_ByLabels[Histogram]":
+        family = Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+        return _ByLabels(family)
+
+
+class _ByLabels(dict[str | tuple[str, ...], _Family]):
+    """The children of a metric by their labels: `metric[pool]`, `metric[pool, tenant]`. Finding one
+    in a dictionary costs a tenth of what the library's `labels` does."""
+
+    def __init__(self, family: _Family) -> None:
+        super().__init__()
+        self._family = family
+
+    def __missing__(self, labels: str | tuple[str, ...]) -> _Family:
+        values = (labels,) if isinstance(labels, str) else labels
+        child = self[labels] = self._family.labels(*values)
+        return child
 
 
 class _Now(Collector):

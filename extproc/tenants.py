@@ -19,13 +19,24 @@ class UnknownTenant(Exception):
     """The policy refuses tenants that it does not name."""
 
 
-def resolve(config: Config, header_value: str | None) -> Tenant:
-    """A tenant without a policy of its own has that of `default`, or raises UnknownTenant."""
-    if header_value is not None and header_value in config.tenants:
-        label = header_value
-    elif config.unknown_tenant == "default":
-        label = "default"
-    else:
+class Tenants:
+    """All tenants of a config, worked out once."""
+
+    def __init__(self, config: Config) -> None:
+        every_pool = tuple(config.pools)
+        self._named = {
+            name: Tenant(name, policy.pools or every_pool)
+            for name, policy in config.tenants.items()
+        }
+        default = config.tenants.get("default", TenantConfig())
+        self._default = Tenant("default", default.pools or every_pool)
+        self._takes_unknown = config.unknown_tenant == "default"
+
+    def resolve(self, header_value: str | None) -> Tenant:
+        """A tenant without a policy of its own has that of `default`, or raises UnknownTenant."""
+        named = self._named.get(header_value) if header_value is not None else None
+        if named is not None:
+            return named
+        if self._takes_unknown:
+            return self._default
         raise UnknownTenant
-    policy = config.tenants.get(label, TenantConfig())
-    return Tenant(label, policy.pools or tuple(config.pools))

@@ -13,19 +13,14 @@ from extproc._generated.forebay_accesslog_pb2 import (
     StreamAccessLogsResponse,
 )
 from extproc._generated.forebay_ext_proc_pb2 import (
-    BodyMutation,
     BodyResponse,
-    CommonResponse,
+    HeaderMap,
     HeaderMutation,
     HeadersResponse,
-    HeaderValue,
     HeaderValueOption,
-    HttpStatus,
-    ImmediateResponse,
     ProcessingMode,
     ProcessingRequest,
     ProcessingResponse,
-    StreamedBodyResponse,
     TrailersResponse,
 )
 
@@ -59,7 +54,7 @@ class AnswerHeaders(NamedTuple):
 
 
 class AnswerBody(NamedTuple):
-    """A piece of the answer; sent only after SHOW_ANSWER_BODY, and to be passed on."""
+    """A piece of the answer, or all of it: see SHOW_ANSWER_PIECES and SHOW_ANSWER_WHOLE."""
 
     piece: bytes
     end_of_stream: bool
@@ -96,14 +91,25 @@ CONTINUE_HEADERS_SHOW_ANSWER: bytes = ProcessingResponse(
 PASS_ANSWER: bytes = ProcessingResponse(response_headers=HeadersResponse()).SerializeToString()
 """Let the answer pass; its body is not for us."""
 
-SHOW_ANSWER_BODY: bytes = ProcessingResponse(
-    response_headers=HeadersResponse(),
-    mode_override=ProcessingMode(
-        response_body_mode=ProcessingMode.FULL_DUPLEX_STREAMED,
-        response_trailer_mode=ProcessingMode.SEND,
-    ),
-).SerializeToString()
-"""Let the headers of the answer pass, and its body by way of us."""
+
+def _show_answer(mode: ProcessingMode.BodySendMode) -> bytes:
+    return ProcessingResponse(
+        response_headers=HeadersResponse(),
+        mode_override=ProcessingMode(
+            response_body_mode=mode, response_trailer_mode=ProcessingMode.SEND
+        ),
+    ).SerializeToString()
+
+
+SHOW_ANSWER_PIECES: bytes = _show_answer(ProcessingMode.FULL_DUPLEX_STREAMED)
+"""Let the headers of the answer pass, and its body by way of us: a `piece` for each one."""
+
+SHOW_ANSWER_WHOLE: bytes = _show_answer(ProcessingMode.BUFFERED)
+"""The same with one message for the whole body, for an answer that is short. Its reply is
+PASS_WHOLE."""
+
+PASS_WHOLE: bytes = ProcessingResponse(response_body=BodyResponse()).SerializeToString()
+"""Let the whole answer pass."""
 
 
 def read(data: bytes) -> Message:
@@ -112,23 +118,22 @@ def read(data: bytes) -> Message:
     phase = message.WhichOneof("request")
     if phase == "request_headers":
         headers = message.request_headers
-        values = {h.key: _text(h) for h in headers.headers.headers}
+        values = _texts(headers.headers)
         return RequestHeaders(values, headers.end_of_stream)
     if phase == "request_body":
         return RequestBody(message.request_body.body)
     if phase == "response_headers":
         headers = message.response_headers
-        values = {h.key: _text(h) for h in headers.headers.headers}
+        values = _texts(headers.headers)
         return AnswerHeaders(values, headers.end_of_stream)
     if phase == "response_body":
         return AnswerBody(message.response_body.body, message.response_body.end_of_stream)
     return OtherPhase(_PASS_BYTES.get(phase or "", b""))
 
 
-def _text(header: HeaderValue) -> str:
-    raw = header.raw_value
-    # A header is bytes; one character for each keeps any two apart.
-    return raw.decode("latin-1") if raw else header.value
+def _texts(headers: HeaderMap) -> dict[str, str]:
+    """A header is bytes; one character for each keeps any two apart."""
+    return {h.key: h.raw_value.decode("latin-1") or h.value for h in headers.headers}
 
 
 def admit(
@@ -145,38 +150,37 @@ def admit(
     the tiers' upstream filters, response headers and the access log. `body`: the new body, or None
     to leave the client's.
     """
-    headers = [_header("x-envoy-upstream-rq-timeout-ms", str(timeout_ms))]
-    common = CommonResponse()
+    reply = ProcessingResponse()
+    common = reply.request_body.response
+    _set(common.header_mutation, "x-envoy-upstream-rq-timeout-ms", str(timeout_ms))
     if body is not None:
-        headers.append(_header("content-length", str(len(body))))  # else Envoy answers 500
-        common.body_mutation.CopyFrom(BodyMutation(body=body))
-    common.header_mutation.CopyFrom(HeaderMutation(set_headers=headers))
-    reply = ProcessingResponse(request_body=BodyResponse(response=common))
-    reply.dynamic_metadata.update({"forebay": dict(facts)})
+        _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
+        common.body_mutation.body = body
+    fields = reply.dynamic_metadata.fields["forebay"].struct_value.fields
+    for name, value in facts.items():
+        fields[name].string_value = value
     return _admit_prepared(kind, tiers) + reply.SerializeToString()
 
 
 @lru_cache(maxsize=1024)
 def _admit_prepared(kind: Admit, tiers: tuple[str, ...]) -> bytes:
-    common = CommonResponse(
-        clear_route_cache=True,
-        header_mutation=HeaderMutation(
-            set_headers=[
-                _header(ADMIT_HEADER, kind),
-                _header("x-envoy-max-retries", str(len(tiers) - 1)),
-            ]
-        ),
-    )
-    reply = ProcessingResponse(request_body=BodyResponse(response=common))
+    reply = ProcessingResponse()
+    common = reply.request_body.response
+    common.clear_route_cache = True
+    _set(common.header_mutation, ADMIT_HEADER, kind)
+    _set(common.header_mutation, "x-envoy-max-retries", str(len(tiers) - 1))
     reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
     return reply.SerializeToString()
 
 
-def pass_piece(body: AnswerBody) -> bytes:
-    """The reply that passes on a piece of the answer as it is."""
-    piece = StreamedBodyResponse(body=body.piece, end_of_stream=body.end_of_stream)
-    common = CommonResponse(body_mutation=BodyMutation(streamed_response=piece))
-    return ProcessingResponse(response_body=BodyResponse(response=common)).SerializeToString()
+def piece(body: bytes, *, end_of_stream: bool) -> bytes:
+    """A piece of the answer for the client. It may be sent unasked, and end the answer before the
+    server does; Envoy then resets the server's stream."""
+    reply = ProcessingResponse()
+    streamed = reply.response_body.response.body_mutation.streamed_response
+    streamed.body = body
+    streamed.end_of_stream = end_of_stream
+    return reply.SerializeToString()
 
 
 def immediate(status: int, headers: Iterable[tuple[str, str]], body: bytes, details: str) -> bytes:
@@ -184,21 +188,20 @@ def immediate(status: int, headers: Iterable[tuple[str, str]], body: bytes, deta
 
     `details`: one word of ours, seen in Envoy's logs as response code details.
     """
-    return ProcessingResponse(
-        immediate_response=ImmediateResponse(
-            status=HttpStatus(code=status),
-            headers=HeaderMutation(set_headers=[_header(k, v) for k, v in headers]),
-            body=body,
-            details=details,
-        )
-    ).SerializeToString()
+    reply = ProcessingResponse()
+    answer = reply.immediate_response
+    answer.status.code = status
+    for name, value in headers:
+        _set(answer.headers, name, value)
+    answer.body = body
+    answer.details = details
+    return reply.SerializeToString()
 
 
-def _header(name: str, value: str) -> HeaderValueOption:
-    return HeaderValueOption(
-        header=HeaderValue(key=name, raw_value=value.encode()),
-        append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD,
-    )
+def _set(mutation: HeaderMutation, name: str, value: str) -> None:
+    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option.header.key = name
+    option.header.raw_value = value.encode()
 
 
 class LogEntry(NamedTuple):

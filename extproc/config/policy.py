@@ -80,10 +80,27 @@ class PoolConfig(_Block):
     """Tokens that a prompt and its answer may take together. None: no limit known."""
     server: Literal["vllm", "other"] = "vllm"
     """Only a vllm server is asked for its health and asked to stop."""
+    partial_by: Literal["ask", "guard"]
+    """How an answer ends at its deadline. ask: the server is asked to end it, which costs nothing
+    per token; only vLLM can. guard: streamed answers pass by way of the processor, which ends them
+    itself. Left out: ask for vllm, guard for other."""
     endpoints: tuple[Url, ...] = ()
     """The replicas. Left out in a bootstrap: read from the Envoy cluster."""
     overflow_only: bool = False
     """Never chosen first by a rule; only as a later tier, or by its name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _partial_as_the_server_can(cls, given: object) -> object:
+        block = mapping(given)
+        by = "guard" if block.get("server") == "other" else "ask"
+        return {"partial_by": by, **block}
+
+    @model_validator(mode="after")
+    def _only_vllm_can_be_asked(self) -> Self:
+        if self.partial_by == "ask" and self.server == "other":
+            raise ValueError("partial_by: ask works with vllm servers only; write guard")
+        return self
 
 
 class AdmissionConfig(_Block):

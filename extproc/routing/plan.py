@@ -50,7 +50,7 @@ def plan(
         model, last_user_text, tokens_needed, latency_budget_ms, allowed, pools, routing
     )
     later = routing.fallback.get(first, ())
-    tiers = [first, *(p for p in later if p in allowed and _fits(pools[p], tokens_needed))]
+    tiers = [first, *[p for p in later if p in allowed and _fits(pools[p], tokens_needed)]]
     alive = [tier for tier in tiers if is_up(tier)] or tiers
     if alive[0] != first:
         reason = f"{reason}; {first} is down"

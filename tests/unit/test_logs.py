@@ -22,13 +22,13 @@ def root_as_it_was() -> Iterator[None]:
 
 
 def test_each_line_is_json_with_its_facts(capsys: pytest.CaptureFixture[str]) -> None:
-    listener = logs.start()
-    logging.getLogger("a").info("exchange", extra={"facts": {"tenant": "m\xfcller", "ms": 1.5}})
+    writer = logs.start()
+    logs.exchange({"tenant": "m\xfcller", "ms": 1.5})
     try:
         raise ValueError("SECRET")
     except ValueError:
         logging.getLogger("b").exception("it failed")
-    logs.stop(listener)
+    writer.stop()
     first, second = capsys.readouterr().err.splitlines()
     line = json.loads(first)
     assert (line["message"], line["tenant"], line["ms"]) == ("exchange", "m\xfcller", 1.5)
@@ -53,12 +53,12 @@ class Stalled:
 def test_a_reader_that_stalls_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     stalled = Stalled()
     monkeypatch.setattr(sys, "stderr", stalled)
-    listener = logs.start()
+    writer = logs.start()
     dropped = logs.dropped_lines()
     began = time.monotonic()
-    for number in range(10_500):
+    for number in range(11_500):
         logging.getLogger("a").info("line %d", number)
-    logs.stop(listener)
+    writer.stop()
     assert time.monotonic() - began < 5
     assert logs.dropped_lines() >= dropped + 400
     stalled.reads.set()

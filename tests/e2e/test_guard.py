@@ -1,0 +1,122 @@
+"""`partial_by: guard`: the processor itself ends a streamed answer at its deadline."""
+
+import asyncio
+import json
+import time
+
+import aiohttp
+import pytest
+
+from tests.e2e.client import Gateway, chat
+from tests.e2e.conftest import MakeGateway
+
+GUARDED = {"small": {"partial_by": "guard"}, "large": {"server": "other"}}
+
+
+@pytest.fixture(scope="module")
+def guarded(make_gateway: MakeGateway) -> Gateway:
+    policy = {"pools": GUARDED, "response": {"deadline": "700ms", "grace": "1s"}}
+    return make_gateway(policy=policy)
+
+
+@pytest.fixture
+def gateway(guarded: Gateway) -> Gateway:
+    guarded.reset()
+    return guarded
+
+
+def chunks(body: bytes) -> list[dict]:
+    events = [e.removeprefix("data: ") for e in body.decode().split("\n\n") if e]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+async def test_an_answer_that_ends_in_time_passes_unchanged(gateway: Gateway) -> None:
+    answer = await gateway.ask(chat(stream=True, max_tokens=20))
+    assert answer.status == 200
+    got = chunks(answer.body)
+    assert got[-1]["choices"][0]["finish_reason"] == "length"
+    assert not any("forebay" in chunk for chunk in got)
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in got]
+    assert len("".join(texts).split()) == 20
+
+
+@pytest.mark.parametrize("model", ["small-7b", "large-70b"])
+async def test_at_the_deadline_it_gets_an_end_that_says_so(gateway: Gateway, model: str) -> None:
+    pool = model.partition("-")[0]
+    began = time.monotonic()
+    answer = await gateway.ask(
+        chat(model=model, stream=True, max_tokens=5000, stream_options={"include_usage": True})
+    )
+    took = time.monotonic() - began
+    assert answer.status == 200
+    assert 0.6 < took < 1.4
+    *texts, last, usage = chunks(answer.body)
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert last["forebay"] == {"incomplete": True, "reason": "deadline"}
+    assert last["id"] == texts[0]["id"]
+    # One of the chunks only gives the role.
+    assert usage["usage"]["completion_tokens"] == len(texts) - 1
+    await gateway.until_async(lambda: gateway.running(pool) == 0, "the server still works")
+    [received] = gateway.received(pool)
+    assert received["ended"] == "disconnected"  # nobody was asked to stop anything
+    assert gateway.metric(f'forebay_closed_answers_total{{pool="{pool}",reason="deadline"') >= 1
+
+
+async def test_a_server_that_has_stalled_is_ended_too(gateway: Gateway) -> None:
+    gateway.set_faults("small", {"stall_after": 5})
+    answer = await gateway.ask(chat(model="small-7b", stream=True, max_tokens=50))
+    *texts, last = chunks(answer.body)
+    assert last["forebay"]["reason"] == "deadline"
+    assert len(texts) == 6
+
+
+async def test_a_server_that_never_begins_is_cut(gateway: Gateway) -> None:
+    """Envoy takes no piece of ours before the server's first."""
+    gateway.set_faults("small", {"stall_after": 0})
+    began = time.monotonic()
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await gateway.ask(chat(model="small-7b", stream=True, max_tokens=50))
+    assert 1.6 < time.monotonic() - began < 3.0
+
+
+async def test_an_incomplete_answer_is_not_stored(gateway: Gateway) -> None:
+    for _ in range(2):
+        answer = await gateway.ask(
+            chat(model="small-7b", stream=True, max_tokens=4999, temperature=0)
+        )
+        assert "fwd=" in answer.headers["cache-status"]
+        assert chunks(answer.body)[-1]["forebay"]["incomplete"]
+
+
+async def test_a_guarded_answer_is_stored_when_it_is_whole(gateway: Gateway) -> None:
+    body = chat(model="small-7b", stream=True, max_tokens=7, temperature=0)
+    first, second = await gateway.ask(body), await gateway.ask(body)
+    assert "hit" in second.headers["cache-status"]
+
+    def text(answer_body: bytes) -> str:
+        parts = [c["choices"][0]["delta"].get("content", "") for c in chunks(answer_body)]
+        return "".join(parts)
+
+    assert text(first.body) == text(second.body)
+
+
+async def test_many_at_once_all_end_and_no_slot_is_lost(gateway: Gateway) -> None:
+    answers = await asyncio.gather(
+        *(gateway.ask(chat(model="small-7b", stream=True, max_tokens=5000)) for _ in range(16))
+    )
+    for answer in answers:
+        assert chunks(answer.body)[-1]["forebay"]["incomplete"]
+
+
+async def test_a_client_that_leaves_frees_slot_and_server(gateway: Gateway) -> None:
+    head = gateway.head("content-type: application/json")
+    body = json.dumps(chat(model="small-7b", stream=True, max_tokens=5000)).encode()
+    async with gateway.raw() as (reader, writer):
+        writer.write(
+            head.replace(b"\r\n\r\n", b"\r\ncontent-length: %d\r\n\r\n" % len(body)) + body
+        )
+        await writer.drain()
+        await reader.readuntil(b"data: ")
+    await gateway.until_async(lambda: gateway.running("small") == 0, "the server still works")
+    await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 0, "slot leaked")
