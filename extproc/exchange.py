@@ -108,12 +108,10 @@ class Exchange:
             await self._until_the_end()
         except Answered as answer:
             self._decision = answer.decision
+            details = f"forebay_{answer.decision}"
             await self._stream.send(
                 wire.immediate(
-                    answer.status,
-                    (("x-request-id", self._request_id), *answer.headers),
-                    answer.body,
-                    f"forebay_{answer.decision}",
+                    self._request_id, answer.status, answer.headers, answer.body, details
                 )
             )
         except _Gone:

@@ -4,6 +4,7 @@ Raised anywhere on a request's way, sent in one place.
 """
 
 import random
+from functools import cache
 
 from extproc import openai
 from extproc.admission import retry_after_s
@@ -40,5 +41,11 @@ def refused(
 def try_later(code: str, message: str, drain_s: float) -> Answered:
     """429 with a Retry-After made of the time that the queue needs, in seconds."""
     seconds = retry_after_s(drain_s, random.random())
+    return Answered(code, 429, *_try_later(code, message, seconds))
+
+
+@cache
+def _try_later(code: str, message: str, seconds: int) -> tuple[bytes, Headers]:
+    """Body and headers. There are few: `seconds` is 1 to 60, codes and messages are our own."""
     body = openai.error_body(f"{message} Try again in {seconds} s.", "rate_limit_error", code)
-    return Answered(code, 429, body, (("retry-after", str(seconds)),))
+    return body, (("retry-after", str(seconds)),)

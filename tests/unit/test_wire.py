@@ -4,6 +4,8 @@ import filecmp
 import runpy
 from pathlib import Path
 
+import pytest
+
 from extproc import wire
 from extproc._generated.forebay_accesslog_pb2 import StreamAccessLogsMessage
 from extproc._generated.forebay_ext_proc_pb2 import (
@@ -87,11 +89,15 @@ def test_a_client_body_that_stays_is_not_sent_back() -> None:
     assert not reply.request_body.response.HasField("body_mutation")
 
 
-def test_an_immediate_reply_carries_status_headers_and_body() -> None:
-    data = wire.immediate(429, [("retry-after", "3")], b"{}", "forebay_overloaded")
-    answer = ProcessingResponse.FromString(data).immediate_response
-    assert (answer.status.code, answer.body, answer.details) == (429, b"{}", "forebay_overloaded")
-    assert answer.headers.set_headers[0].header.raw_value == b"3"
+@pytest.mark.parametrize("status", [200, 429])
+@pytest.mark.parametrize("body", [b"{}", b"x" * 1000])
+def test_an_immediate_reply_carries_status_headers_and_body(status: int, body: bytes) -> None:
+    for request_id in ("one", "two"):  # most of a refusal is prepared; not its id
+        data = wire.immediate(request_id, status, (("retry-after", "3"),), body, "forebay_x")
+        answer = ProcessingResponse.FromString(data).immediate_response
+        assert (answer.status.code, answer.body, answer.details) == (status, body, "forebay_x")
+        headers = {h.header.key: h.header.raw_value for h in answer.headers.set_headers}
+        assert headers == {"retry-after": b"3", "x-request-id": request_id.encode()}
 
 
 def test_log_entries_are_read_with_their_tags() -> None:
