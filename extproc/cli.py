@@ -12,6 +12,7 @@ import typer
 from extproc import config, logs
 from extproc.bench import cli as bench
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
+from serving import cli as sim
 from serving import vllm_profiles
 
 app = typer.Typer(
@@ -167,53 +168,6 @@ def serve(
 
 
 @app.command()
-def sim(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where it listens.")],
-    host: Annotated[str, typer.Option(help="On which address.")] = "127.0.0.1",
-    model: Annotated[
-        list[str] | None, typer.Option(help="A served model name; may be repeated.")
-    ] = None,
-    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 16,
-    max_model_len: Annotated[int, typer.Option(help="Most tokens of prompt plus answer.")] = 8192,
-    prefill_ms: Annotated[
-        float, typer.Option(help="Milliseconds per 1,000 prompt tokens.")
-    ] = 100.0,
-    decode_ms: Annotated[float, typer.Option(help="Milliseconds per answer token.")] = 20.0,
-    max_tokens: Annotated[
-        int, typer.Option(help="Length of an answer that names no max_tokens.")
-    ] = 64,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="FOREBAY_SIM_API_KEY", help="Ask for this key, as vLLM does."),
-    ] = None,
-) -> None:
-    """Run one simulated vLLM server. Its API, timing and metrics are vLLM's; no model answers.
-
-    Faults: POST /sim/faults with {"status": 503}, {"reset_after": 3}, {"stall_after": 3}, or {}.
-
-    Example: forebay sim --port 8101 --model small-7b --decode-ms 10
-    """
-    from serving.settings import SimSettings
-    from serving.sim import run
-
-    settings = SimSettings(
-        port=port,
-        host=host,
-        models=model or ["simulated"],
-        max_num_seqs=max_num_seqs,
-        max_model_len=max_model_len,
-        prefill_ms_per_1k_tokens=prefill_ms,
-        decode_ms_per_token=decode_ms,
-        default_max_tokens=max_tokens,
-        api_key=api_key,
-    )
-    try:
-        run(settings, ready=lambda: typer.echo(f"simulated vLLM at http://{host}:{port}"))
-    except OSError as error:
-        _fail(UpError(f"{host}:{port}: {error.strerror}"))
-
-
-@app.command()
 def check(
     file: Annotated[
         Path, typer.Argument(help="An Envoy bootstrap, or a file with the `forebay` block alone.")
@@ -301,4 +255,5 @@ def _replace(file: Path, text: str) -> None:
 
 
 app.command("vllm")(vllm_profiles.vllm)
+app.add_typer(sim.app, name="sim")
 app.add_typer(bench.app, name="bench")

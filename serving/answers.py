@@ -86,14 +86,14 @@ class Answer:
             )
         )
 
-    def usage_chunk(self, tokens: int) -> bytes:
+    def usage_chunk(self, tokens: int, cached_tokens: int) -> bytes:
         """The last chunk before [DONE], if the client asked for usage; else nothing."""
         if not self._ask.include_usage:
             return b""
-        usage = orjson.dumps(self._usage(tokens))
+        usage = orjson.dumps(self._usage(tokens, cached_tokens))
         return b'%b,"choices":[],"usage":%b}\n\n' % (self._head, usage)
 
-    def whole(self, choices: list[tuple[int, str]]) -> bytes:
+    def whole(self, choices: list[tuple[int, str]], cached_tokens: int) -> bytes:
         """The JSON of an answer that is not streamed; (tokens, finish reason) of each choice."""
         shown: list[dict[str, Any]] = []
         for index, (tokens, reason) in enumerate(choices):
@@ -101,7 +101,7 @@ class Answer:
             message = {"message": _message(content)} if self._ask.chat else {"text": content}
             ending = {"logprobs": None, "finish_reason": reason, "stop_reason": None}
             shown.append({"index": index, **message, **ending})
-        usage = self._usage(sum(tokens for tokens, _ in choices))
+        usage = self._usage(sum(tokens for tokens, _ in choices), cached_tokens)
         return orjson.dumps({**self._constant, "choices": shown, "usage": usage})
 
     def _end_of_chunk(self, tokens: int) -> bytes:
@@ -109,12 +109,14 @@ class Answer:
             return b"}\n\n"
         return b',"usage":%b}\n\n' % orjson.dumps(self._usage(tokens))
 
-    def _usage(self, tokens: int) -> dict[str, Any]:
+    def _usage(self, tokens: int, cached_tokens: int | None = None) -> dict[str, Any]:
+        """As vLLM with --enable-prompt-tokens-details; a running usage has no details."""
+        details = None if cached_tokens is None else {"cached_tokens": cached_tokens}
         return {
             "prompt_tokens": self._prompt_tokens,
             "total_tokens": self._prompt_tokens + tokens,
             "completion_tokens": tokens,
-            "prompt_tokens_details": None,
+            "prompt_tokens_details": details,
         }
 
 

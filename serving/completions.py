@@ -1,6 +1,6 @@
 """A request to the model, top to bottom: received, key, faults, parse, generate, answer.
 
-Must never schedule (`engine.py`), and do no more per token than join prepared bytes and write.
+Must never schedule (`engine/`), and do no more per token than join prepared bytes and write.
 """
 
 import asyncio
@@ -103,10 +103,12 @@ class _Job:
                 end_reason=prompt.end_reason,
                 hold_after=hold_after,
                 deliver=self._deliver,
+                block_hashes=prompt.block_hashes,
             )
             for prompt_index, prompt in enumerate(ask.prompts)
             for choice in range(ask.n)
         ]
+        self._n = ask.n
         self._every_token = ask.stream
         self._events: list[Event] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -115,6 +117,11 @@ class _Job:
     def tokens(self) -> int:
         """Tokens generated so far, over all choices."""
         return sum(sequence.tokens for sequence in self.sequences)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Found in the prefix cache, as vLLM reports them: of the last prompt's first choice."""
+        return self.sequences[-self._n].cached_tokens
 
     async def next_events(self) -> list[Event]:
         """All events since the last call, at least one."""
@@ -169,7 +176,10 @@ class _Call:
                 if ended:
                     open_choices -= 1
                     if not open_choices:
-                        parts += self.answer.usage_chunk(self.job.tokens), DONE
+                        parts += (
+                            self.answer.usage_chunk(self.job.tokens, self.job.cached_tokens),
+                            DONE,
+                        )
                         self.received.end(ended)
                         await response.write_eof(b"".join(parts))
                         return
@@ -198,7 +208,8 @@ class _Call:
                     reasons[sequence.index] = ended
         self.received.end(reasons[0])
         choices = [(sequence.tokens, reasons[sequence.index]) for sequence in self.job.sequences]
-        return web.Response(body=self.answer.whole(choices), content_type="application/json")
+        body = self.answer.whole(choices, self.job.cached_tokens)
+        return web.Response(body=body, content_type="application/json")
 
     async def _act_out_fault(self) -> None:
         """The token that is due now never comes. Returns only if an error is to be written."""

@@ -1,6 +1,6 @@
 """Gives the engine real time: one timer for all sequences, and delivery of what a step produced.
 
-Must never decide who runs (that is `engine.py`) or know what a token looks like on the wire.
+Must never decide who runs (that is `engine/`) or know what a token looks like on the wire.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ from serving.metrics import Stats
 class EngineDriver:
     """Steps the engine whenever a step is due. Belongs to one event loop.
 
-    A step that is late by less than one decode time counts as on time, so that timer errors do
-    not add up and TPOT stays what was asked; a process that is later than that runs behind.
+    A step that ends late by less than its own length counts as on time, so that timer errors do
+    not add up and the mean step takes what the model says; a process that is later than that runs
+    behind.
     """
 
     def __init__(self, engine: Engine, stats: Stats) -> None:
@@ -25,9 +26,7 @@ class EngineDriver:
 
     def submit(self, sequences: Iterable[Sequence]) -> None:
         """Start (or queue) these; each one's `deliver` gets its events from now on."""
-        now = time.monotonic()
-        for sequence in sequences:
-            self._engine.add(sequence, now)
+        self._engine.add(sequences, time.monotonic())
         self._set_timer()
 
     def abort(self, request_ids: Iterable[str]) -> None:
@@ -60,7 +59,7 @@ class EngineDriver:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._step, due)
 
     def _step(self, due: float) -> None:
-        late = time.monotonic() - due >= self._engine.decode_s_per_token
+        late = time.monotonic() - due >= self._engine.step_s
         now = time.monotonic() if late else due
         events: list[Event] = self._engine.step(now)
         self._stats.count_step(events, now)

@@ -60,6 +60,7 @@ class Stats:
 
     def __init__(self) -> None:
         self.prompt_tokens = 0
+        self.cached_tokens = 0
         self.generation_tokens = 0
         self.ends = {"stop": 0, "length": 0, "abort": 0}
         self.ttft_s = _Histogram(_TTFT_BOUNDS)
@@ -69,29 +70,34 @@ class Stats:
         self.prefill_s = _Histogram(_REQUEST_BOUNDS)
         self.decode_s = _Histogram(_REQUEST_BOUNDS)
         self.time_per_output_token_s = _Histogram(_PER_TOKEN_BOUNDS)
-        self._stepped_at = 0.0
 
     def count_step(self, events: Iterable[Event], now: float) -> None:
-        """Count the tokens and ends of one engine step. Every sequence that got a token which is
-        not its first got the one before in the previous step, so they share one interval."""
-        later_tokens = 0
+        """Count the tokens and ends of one engine step. Nearly all of its sequences got the token
+        before in the same earlier step, so runs of one interval are counted together."""
+        gap_s, gaps = 0.0, 0
         for sequence, tokens, fresh, _ in events:
             if not fresh:
                 continue
             if tokens == 1:
                 self._count_first_token(sequence, now)
             else:
-                later_tokens += 1
+                if sequence.gap_s != gap_s:
+                    self._count_gaps(gap_s, gaps)
+                    gap_s, gaps = sequence.gap_s, 0
+                gaps += 1
             if sequence.ended:
                 self.count_end(sequence)
-        self.generation_tokens += later_tokens
-        if later_tokens:
-            self.inter_token_s.observe(now - self._stepped_at, later_tokens)
-        self._stepped_at = now
+        self._count_gaps(gap_s, gaps)
+
+    def _count_gaps(self, gap_s: float, times: int) -> None:
+        if times:
+            self.generation_tokens += times
+            self.inter_token_s.observe(gap_s, times)
 
     def _count_first_token(self, sequence: Sequence, now: float) -> None:
         self.generation_tokens += 1
         self.prompt_tokens += sequence.prompt_tokens
+        self.cached_tokens += sequence.cached_tokens
         self.ttft_s.observe(now - sequence.arrived_at)
         if sequence.admitted_at is not None:
             self.queue_s.observe(sequence.admitted_at - sequence.arrived_at)
@@ -113,11 +119,10 @@ class Stats:
 class Metrics:
     """The text of /metrics; reads the engine and the stats when asked."""
 
-    def __init__(self, engine: Engine, stats: Stats, *, model_name: str, max_model_len: int):
+    def __init__(self, engine: Engine, stats: Stats, *, model_name: str) -> None:
         self._engine = engine
         self._stats = stats
         self._labels = {"model_name": model_name, "engine": "0"}
-        self._kv_capacity = engine.max_num_seqs * max_model_len
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -130,12 +135,15 @@ class Metrics:
         engine, stats = self._engine, self._stats
         yield self._gauge("num_requests_running", "Sequences that run.", len(engine.running))
         yield self._gauge("num_requests_waiting", "Sequences that wait.", len(engine.waiting))
-        used = sum(sequence.prompt_tokens + sequence.tokens for sequence in engine.running)
-        yield self._gauge(
-            "kv_cache_usage_perc",
-            "Tokens held by running sequences, 1 = all places at full length.",
-            used / self._kv_capacity,
-        )
+        used = 1 - engine.blocks.free / engine.blocks.total
+        yield self._gauge("kv_cache_usage_perc", "KV blocks in use, 1 = all.", used)
+        for name, help_text, count in (
+            ("prefix_cache_queries", "Prompt tokens looked up.", engine.prefix_queries),
+            ("prefix_cache_hits", "Prompt tokens found.", engine.prefix_hits),
+            ("num_preemptions", "Sequences that lost their blocks.", engine.preemptions),
+            ("prompt_tokens_cached", "Cached prompt tokens.", stats.cached_tokens),
+        ):
+            yield self._counter(name, help_text, count)
         yield self._counter("prompt_tokens", "Prompt tokens processed.", stats.prompt_tokens)
         yield self._counter("generation_tokens", "Tokens generated.", stats.generation_tokens)
         yield self._ends()

@@ -3,16 +3,19 @@
 Pure: bytes in, an `Ask` or an `ApiError` out. Must never know connections or the engine.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 import orjson
 
+from serving.engine import block_hashes
+from serving.engine.prefix import CHARACTERS_PER_TOKEN
 from serving.settings import SimSettings
 
 _MAX_CHOICES = 128
-_TOKENS_PER_MESSAGE = 4
+_ROLE_CHARACTERS = 4 * CHARACTERS_PER_TOKEN
 
 
 class ApiError(Exception):
@@ -33,9 +36,11 @@ def error_body(status: int, message: str, param: str | None = None) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt of a request: its length, and how long its answer gets and why it ends there."""
+    """One prompt of a request: its length, the hashes of its full KV blocks, and how long its
+    answer gets and why it ends there."""
 
     tokens: int
+    block_hashes: Sequence[int]
     max_tokens: int
     end_reason: str
 
@@ -50,11 +55,6 @@ class Ask:
     stream: bool
     include_usage: bool
     continuous_usage: bool
-
-
-def text_tokens(text: str) -> int:
-    """The estimate used everywhere here: one token for each four characters, rounded up."""
-    return -(-len(text) // 4)
 
 
 def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
@@ -84,13 +84,16 @@ def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
         raise ApiError(400, message, "stream_options")
     include_usage = _member(options or {}, "include_usage", bool) or False
     continuous = _member(options or {}, "continuous_usage_stats", bool) or False
-    lengths = [_chat_tokens(asked)] if chat else _prompts_tokens(asked)
+    contents = [_chat_content(asked)] if chat else _prompt_contents(asked)
     max_tokens = _count(asked, "max_completion_tokens") if chat else None
     max_tokens = max_tokens or _count(asked, "max_tokens")
     min_tokens = _member(asked, "min_tokens", int) or 0
+    salt = _member(asked, "cache_salt", str)
     return Ask(
         chat=chat,
-        prompts=tuple(_prompt(length, max_tokens, min_tokens, settings) for length in lengths),
+        prompts=tuple(
+            _prompt(content, salt, max_tokens, min_tokens, settings) for content in contents
+        ),
         n=n,
         stream=stream,
         include_usage=include_usage,
@@ -98,8 +101,19 @@ def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
     )
 
 
-def _prompt(tokens: int, max_tokens: int | None, min_tokens: int, settings: SimSettings) -> Prompt:
-    """Fix the length of the answers to a prompt of so many tokens."""
+_Content = str | list[int]
+"""A prompt as the engine knows it: text of exactly four characters per token, or token ids."""
+
+
+def _prompt(
+    content: _Content,
+    salt: str | None,
+    max_tokens: int | None,
+    min_tokens: int,
+    settings: SimSettings,
+) -> Prompt:
+    """Fix the length of the answers to a prompt, then hash it."""
+    tokens = len(content) // CHARACTERS_PER_TOKEN if isinstance(content, str) else len(content)
     limit = settings.max_model_len
     if tokens + (max_tokens or 1) > limit:
         message = (
@@ -112,22 +126,31 @@ def _prompt(tokens: int, max_tokens: int | None, min_tokens: int, settings: SimS
         if min_tokens > max_tokens:
             message = f"min_tokens must be at most max_tokens={max_tokens}, got {min_tokens}."
             raise ApiError(400, message, "min_tokens")
-        return Prompt(tokens, max_tokens, "length")
-    natural = max(settings.default_max_tokens, min_tokens)
-    if tokens + natural > limit:
-        return Prompt(tokens, limit - tokens, "length")
-    return Prompt(tokens, natural, "stop")
+        length, end_reason = max_tokens, "length"
+    else:
+        natural = max(settings.default_max_tokens, min_tokens)
+        length = min(natural, limit - tokens)
+        end_reason = "stop" if length == natural else "length"
+    return Prompt(tokens, block_hashes(content, settings.block_size, salt), length, end_reason)
 
 
-def _chat_tokens(asked: dict[str, Any]) -> int:
-    """The text of all messages, plus 4 tokens for each; parts that are not text count nothing."""
+def _text_content(text: str) -> str:
+    """Filled up to whole tokens. The estimate used everywhere here: one token for each four
+    characters, rounded up."""
+    return text.ljust(-(-len(text) // CHARACTERS_PER_TOKEN) * CHARACTERS_PER_TOKEN, "\0")
+
+
+def _chat_content(asked: dict[str, Any]) -> str:
+    """The text of all messages, and 4 tokens with its role for each; parts that are not text
+    count nothing."""
     messages = _member(asked, "messages", list)
     if not messages:
         raise ApiError(400, "messages: want a list of at least one message.", "messages")
-    total = 0
+    pieces: list[str] = []
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise ApiError(400, "messages: each must be an object with a role.", "messages")
+        pieces.append(f"{message['role']:\0<{_ROLE_CHARACTERS}.{_ROLE_CHARACTERS}}")
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content or ""}]
         for part in parts:
@@ -135,29 +158,28 @@ def _chat_tokens(asked: dict[str, Any]) -> int:
             if not isinstance(text, str):
                 message = "messages: content must be a string or a list of parts."
                 raise ApiError(400, message, "messages")
-            total += text_tokens(text)
-        total += _TOKENS_PER_MESSAGE
-    return total
+            pieces.append(_text_content(text))
+    return "".join(pieces)
 
 
-def _prompts_tokens(asked: dict[str, Any]) -> list[int]:
-    """The length of each prompt: a text, a list of token ids, or a list of either."""
+def _prompt_contents(asked: dict[str, Any]) -> list[_Content]:
+    """Each prompt: a text, a list of token ids, or a list of either."""
     prompt = asked.get("prompt")
     is_one = isinstance(prompt, str) or (
         isinstance(prompt, list) and all(type(item) is int for item in prompt)
     )
     prompts: list[Any] = [prompt] if is_one else prompt if isinstance(prompt, list) else []
-    lengths: list[int] = []
+    contents: list[_Content] = []
     for one in prompts:
         if isinstance(one, str):
-            lengths.append(text_tokens(one))
+            contents.append(_text_content(one))
         elif isinstance(one, list) and all(type(item) is int for item in one):
-            lengths.append(len(one))
+            contents.append(one)
         else:
             raise ApiError(400, "prompt: want text, token ids, or a list of either.", "prompt")
-    if not lengths or 0 in lengths:
+    if not contents or not all(contents):
         raise ApiError(400, "prompt: want at least one prompt, none of them empty.", "prompt")
-    return lengths
+    return contents
 
 
 def _member(asked: dict[str, Any], name: str, kind: Any) -> Any:

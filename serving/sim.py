@@ -53,15 +53,16 @@ async def serve(settings: SimSettings, *, ready: Callable[[], None] | None = Non
 async def running(settings: SimSettings) -> AsyncIterator[int]:
     """The server as a block, without signal handlers; gives the port (useful for port 0)."""
     engine = Engine(
+        step_time=settings.model_of_steps(),
         max_num_seqs=settings.max_num_seqs,
-        prefill_s_per_token=settings.prefill_ms_per_1k_tokens / 1e6,
-        decode_s_per_token=settings.decode_ms_per_token / 1e3,
+        num_kv_blocks=settings.kv_blocks,
+        block_size=settings.block_size,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        static_batching=settings.static_batching,
     )
     stats = Stats()
     driver = EngineDriver(engine, stats)
-    metrics = Metrics(
-        engine, stats, model_name=settings.models[0], max_model_len=settings.max_model_len
-    )
+    metrics = Metrics(engine, stats, model_name=settings.models[0])
     faults = Faults(settings.seed)
     faults.replace(dict(settings.faults))
     api = Api(settings, driver, metrics, faults)

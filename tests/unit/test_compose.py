@@ -21,7 +21,7 @@ import yaml
 from extproc import cli, config, up
 from extproc.gateway import Gateway
 from serving import metrics as sim_metrics
-from serving.engine import Engine
+from serving.engine import Engine, StepTime
 from serving.vllm_profiles import profile
 
 ROOT = Path(__file__).parents[2]
@@ -385,8 +385,8 @@ def _samples(families: Any) -> dict[str, set[str]]:
 
 def _known() -> dict[str, set[str]]:
     """Every metric that is scraped, with its labels."""
-    engine = Engine(max_num_seqs=1, prefill_s_per_token=0, decode_s_per_token=0)
-    vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(), model_name="m", max_model_len=9)
+    engine = Engine(step_time=StepTime(base_s=0), max_num_seqs=1, num_kv_blocks=1)
+    vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(), model_name="m")
     found = asyncio.run(_our_metrics())
     found |= {name: labels | {"pool"} for name, labels in _samples(vllm.collect()).items()}
     found |= ENVOY_STATS | {"up": {"pool"}}  # `pool` is what prometheus.yml adds to vllm's

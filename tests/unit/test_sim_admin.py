@@ -51,15 +51,16 @@ async def test_metrics_count_tokens_ends_and_times_under_vllms_names() -> None:
     assert samples["kv_cache_usage_perc"] == 0
 
 
-async def test_kv_cache_usage_is_a_share_that_grows_while_something_runs() -> None:
-    async with simulator(max_num_seqs=1, max_model_len=1000, decode_ms_per_token=5) as sim:
-        connection = await sim.send(TEXT, text(prompt=[1] * 500, max_tokens=500))
+async def test_kv_cache_usage_is_the_share_of_blocks_in_use_and_grows_with_the_answer() -> None:
+    async with simulator(max_num_seqs=1, max_model_len=1000, decode_ms_per_token=15) as sim:
+        connection = await sim.send(TEXT, text(prompt=[1] * 504, max_tokens=490))
         with connection:
             await sim.until_gauges(1, 0)
             before = (await sim.metrics())["kv_cache_usage_perc"]
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.25)
             after = (await sim.metrics())["kv_cache_usage_perc"]
-    assert 0.5 <= before < after < 0.6
+    assert before == pytest.approx(32 / 63), "32 blocks of 16 tokens, of 63 for 1,000 tokens"
+    assert before < after < 0.6
 
 
 # What was received.

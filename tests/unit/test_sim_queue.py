@@ -47,7 +47,7 @@ async def test_a_queued_stream_has_its_headers_at_once_and_tokens_when_a_place_i
         first = await sim.http.post(CHAT, json=chat(stream=True, max_tokens=30))
         second = await sim.http.post(CHAT, json=chat(stream=True, max_tokens=1))
         assert second.status == 200
-        assert await sim.gauges() == (1, 1)
+        await sim.until_gauges(1, 1, within_s=0.1)
         waiting = asyncio.create_task(second.read())
         assert parse_sse(await first.read())[-1] == "[DONE]"
         assert not waiting.done(), "nothing came while it was queued"

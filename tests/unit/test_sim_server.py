@@ -90,7 +90,7 @@ async def test_a_chat_answer_has_vllms_shape_and_says_that_it_is_simulated() -> 
         "prompt_tokens": 6,  # 8 characters and one message
         "completion_tokens": 14,
         "total_tokens": 20,
-        "prompt_tokens_details": None,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "length"
@@ -173,7 +173,7 @@ async def test_include_usage_adds_one_chunk_without_choices_before_done() -> Non
         "prompt_tokens": 6,
         "completion_tokens": 6,
         "total_tokens": 12,
-        "prompt_tokens_details": None,
+        "prompt_tokens_details": {"cached_tokens": 0},
     }
     assert not any("usage" in chunk for chunk in chunks)
     assert sum(1 for c in chunks if c["choices"][0]["finish_reason"] == "length") == 2
