@@ -153,7 +153,6 @@ class Engine:
         budget = self.max_num_batched_tokens
         decoding = 0
         batch = self.batch
-        preemptions = self.preemptions
         may_join = not (self.static_batching and self.running)
         index = 0
         while index < len(self.running) and budget:
@@ -174,8 +173,7 @@ class Engine:
                 self._compute(sequence, tokens)
             batch.append(sequence)
             budget -= tokens
-        # As in vLLM: where blocks were short a moment ago, nobody is let in.
-        if may_join and preemptions == self.preemptions:
+        if may_join:
             budget = self._admit(budget, now)
         if not batch:
             return False
@@ -237,7 +235,8 @@ class Engine:
         return True
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Back to the front of the queue, without blocks: all it had is computed again."""
+        """Back to the front of the queue, without blocks: all it had is computed again. It cannot
+        come back in this step, and lets nobody pass: it needs more than it gave."""
         self.running.remove(sequence)
         self.blocks.release(sequence.blocks)
         sequence.computed = 0

@@ -63,6 +63,32 @@ async def test_kv_cache_usage_is_the_share_of_blocks_in_use_and_grows_with_the_a
     assert before < after < 0.6
 
 
+async def test_cached_tokens_are_counted_and_reported() -> None:
+    async with simulator() as sim:
+        body = chat(messages=[{"role": "user", "content": "x" * 4 * 60}])
+        usages = [(await sim.json("POST", CHAT, json=body))[1]["usage"]]
+        usages += [(await sim.json("POST", CHAT, json=body))[1]["usage"]]
+        salted = {**body, "cache_salt": "acme"}
+        usages += [(await sim.json("POST", CHAT, json=salted))[1]["usage"]]
+        samples = await sim.metrics()
+    assert [usage["prompt_tokens"] for usage in usages] == [64, 64, 64]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached == [0, 48, 0], "three blocks of 16; the fourth holds the last token"
+    assert samples["prefix_cache_queries_total"] == 3 * 64
+    assert samples["prefix_cache_hits_total"] == samples["prompt_tokens_cached_total"] == 48
+
+
+async def test_preemptions_are_counted() -> None:
+    async with simulator(max_num_seqs=2, max_model_len=64, num_kv_blocks=4) as sim:
+        body = text(prompt=[1] * 8, max_tokens=50)
+        other = text(prompt=[2] * 8, max_tokens=50)
+        answers = await asyncio.gather(*(sim.json("POST", TEXT, json=one) for one in (body, other)))
+        samples = await sim.metrics()
+    assert [answer["usage"]["completion_tokens"] for _, answer in answers] == [50, 50]
+    assert samples["num_preemptions_total"] == 1
+    assert samples["generation_tokens_total"] == 100
+
+
 # What was received.
 
 
@@ -176,6 +202,10 @@ async def test_serve_is_ready_when_it_accepts_and_ends_when_cancelled() -> None:
         {"default_max_tokens": 0},
         {"decode_ms_per_token": -1},
         {"prefill_ms_per_1k_tokens": float("nan")},
+        {"decode_ms_per_seq": 21},
+        {"block_size": 0},
+        {"num_kv_blocks": 511},
+        {"max_num_batched_tokens": 15},
         {"keep_alive_interval_s": 0},
     ],
 )

@@ -218,13 +218,13 @@ def test_the_last_come_loses_its_blocks_starts_again_and_its_tokens_are_not_told
     step(e)  # their eighth token fills the second block
     assert e.preemptions == 1
     assert (ids(e.running), ids(e.waiting)) == (["a"], ["b"])
-    assert (b.tokens, b.blocks.count, a.blocks.count) == (2, 0, 3)
+    assert (b.tokens, b.computed, b.blocks.count, a.blocks.count) == (2, 0, 0, 3)
     rest = [event for _, event in run_out(e)]
     assert [t for r, t, fresh, _ in told(rest) if r == "b" and fresh] == [3, 4, 5, 6]
     assert (a.ended, b.ended, e.blocks.free) == ("length", "length", 4)
 
 
-def test_the_preempted_one_is_first_in_the_queue_again_and_nobody_joins_in_that_step() -> None:
+def test_the_preempted_one_is_first_in_the_queue_again_and_lets_nobody_pass() -> None:
     e = engine(num_kv_blocks=4)
     e.add([sequence("a", prompt=7, tokens=6), sequence("b", prompt=7, tokens=6)], now=0.0)
     e.add([sequence("c", prompt=1, tokens=1)], now=0.5)

@@ -1,0 +1,63 @@
+"""Fits the step model to measured points. Pure: numbers in, numbers out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from serving.engine import StepTime
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured step: so many decoding sequences and prompt tokens took so long."""
+
+    decoding: int
+    prefill_tokens: int
+    measured_s: float
+
+    @property
+    def name(self) -> str:
+        if self.prefill_tokens:
+            return f"prompt of {self.prefill_tokens} tokens"
+        return f"{self.decoding} decoding"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The model that comes closest, and how close."""
+
+    step_time: StepTime
+    points: Sequence[Point]
+
+    def fitted_s(self, point: Point) -> float:
+        return self.step_time.seconds(point.decoding, point.prefill_tokens)
+
+    def error(self, point: Point) -> float:
+        """(fitted - measured) / measured"""
+        return self.fitted_s(point) / point.measured_s - 1
+
+
+def fit(points: Sequence[Point]) -> Fit:
+    """Least squares of the relative errors, so that a short step counts as much as a long one,
+    over models without negative times: where the best one has some, the most negative part is left
+    out and the rest fitted anew."""
+    measured = np.array([point.measured_s for point in points])
+    parts = np.array([[1, point.decoding, point.prefill_tokens] for point in points], dtype=float)
+    relative = parts / measured[:, None]
+    kept = list(range(parts.shape[1]))
+    while True:
+        solved, *_ = np.linalg.lstsq(relative[:, kept], np.ones(len(points)), rcond=None)
+        if solved.min() >= 0:
+            break
+        del kept[int(solved.argmin())]
+    seconds = dict(zip(kept, solved.tolist(), strict=True))
+    base_s, per_decode_seq_s, per_prefill_token_s = (seconds.get(part, 0.0) for part in range(3))
+    return Fit(
+        StepTime(
+            base_s=base_s,
+            per_decode_seq_s=per_decode_seq_s,
+            per_prefill_token_s=per_prefill_token_s,
+        ),
+        points,
+    )
