@@ -2,9 +2,14 @@
 
 import typer
 
+from extproc.bench.batching import batching
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def bench() -> None:
     """Measure, side by side and in one run. Ratios travel between machines; wall times do not."""
+
+
+app.command()(batching)

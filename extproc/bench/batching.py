@@ -1,0 +1,112 @@
+"""`forebay bench batching`: continuous against static batching, on the simulator's own engine.
+
+The numbers come from `serving/replay.py`; this module only shows them. In virtual time: they say
+what scheduling does, for a server of the given step times, and nothing about this machine.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from extproc.bench.report import Result, machine, show
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_LOADS = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0)
+_COLOURS = {"continuous": "tab:blue", "static": "tab:red"}
+
+
+def batching(
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Step times from `forebay sim calibrate`. Default: 20 ms a step, 0.25 ms more per "
+            "sequence, 100 ms per 1,000 prompt tokens."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw it into this .svg, .png or .pdf.")] = None,
+) -> None:
+    """Continuous and static batching: one trace, six loads, in virtual time (some seconds).
+
+    Example: forebay bench batching --plot batching.svg
+    """
+    from serving.engine import StepTime
+    from serving.profile import ProfileFileError, load
+    from serving.replay import Setup, Workload, compare
+
+    try:
+        step_time = (
+            load(profile)
+            if profile
+            else StepTime.of_knobs(decode_ms=20, decode_ms_per_seq=0.25, prefill_ms_per_1k=100)
+        )
+    except ProfileFileError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    compared = compare(
+        Setup(step_time=step_time), Workload(), _LOADS, lambda line: typer.echo(line, err=True)
+    )
+    result = {"bench": "batching", "machine": machine(), **compared}
+    show(result, as_json=as_json, plot=plot, tables=tables, figure=figure)
+
+
+def tables(result: Result) -> Iterator[Table]:
+    """One line for each load and kind of batching."""
+    setup, workload = result["setup"], result["workload"]
+    table = Table(
+        title=f"{workload['requests']} requests, up to {setup['max_num_seqs']} at once; "
+        f"100 % load is {result['saturation_requests_per_s']:.2f} requests/s"
+    )
+    for heading in ("load", "batching", "tokens/s", "mean batch"):
+        table.add_column(heading, justify="left" if heading == "batching" else "right")
+    for heading in ("TTFT p50", "p99", "TPOT p50", "p99", "e2e p50", "p99"):
+        table.add_column(f"{heading} ms" if heading != "p99" else heading, justify="right")
+    for run in result["runs"]:
+        times = [f"{run[name][p]:,.0f}" for name, p in _times()]
+        table.add_row(
+            *(f"{run['load']:.0%}", run["batching"]),
+            *(f"{run['tokens_per_s']:,.0f}", f"{run['mean_batch']:.1f}", *times),
+            end_section=run["batching"] == "static",
+        )
+    yield table
+
+
+def _times() -> Iterator[tuple[str, str]]:
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        for percentile in ("p50", "p99"):
+            yield name, percentile
+
+
+def figure(result: Result) -> "Figure":
+    """Throughput and the three times over the load; lines are medians, dashes the 99th
+    percentile."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        typer.echo("forebay: --plot needs matplotlib: pip install 'forebay[bench]'", err=True)
+        raise typer.Exit(1) from error
+    drawn = Figure(figsize=(10, 7), layout="constrained")
+    (throughput, ttft), (tpot, e2e) = drawn.subplots(2, 2)
+    for kind, colour in _COLOURS.items():
+        runs = [run for run in result["runs"] if run["batching"] == kind]
+        loads = [run["requests_per_s"] for run in runs]
+        throughput.plot(loads, [run["tokens_per_s"] for run in runs], color=colour, label=kind)
+        for axes, name in ((ttft, "ttft_ms"), (tpot, "tpot_ms"), (e2e, "e2e_ms")):
+            for percentile, style in (("p50", "-"), ("p99", "--")):
+                values = [run[name][percentile] / 1e3 for run in runs]
+                axes.plot(loads, values, style, color=colour, label=f"{kind}, {percentile}")
+    throughput.set(title="Throughput", ylabel="generated tokens/s", ylim=(0, None))
+    for axes, title in ((ttft, "Time to first token"), (tpot, "Time per token"), (e2e, "Answer")):
+        axes.set(title=title, ylabel="s", yscale="log")
+    for axes in (throughput, ttft, tpot, e2e):
+        axes.set_xlabel("arriving requests/s")
+        axes.grid(alpha=0.3)
+    throughput.legend()
+    ttft.legend()
+    drawn.suptitle("The same trace through continuous and static batching")
+    return drawn
