@@ -137,8 +137,8 @@ def calibrate(
 ) -> None:
     """Measure a server and fit the simulator's speed to it.
 
-    It gets 45 short answers at 1, 2, 4 and 8 streams and 12 prompts of up to 1,024 words; nobody
-    else should use it meanwhile.
+    It gets short answers at 1, 2, 4 and 8 streams and prompts of up to 1,024 words, five of each;
+    nobody else should use it meanwhile.
 
     Example: forebay sim calibrate http://127.0.0.1:8000 --out profile.json
     """

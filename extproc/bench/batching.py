@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOADS = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0)
+_TIMES = (("TTFT", "ttft_ms", ".2f"), ("TPOT", "tpot_ms", ".3f"), ("e2e", "e2e_ms", ".1f"))
 _COLOURS = {"continuous": "tab:blue", "static": "tab:red"}
 
 
@@ -56,30 +57,31 @@ def batching(
 
 
 def tables(result: Result) -> Iterator[Table]:
-    """One line for each load and kind of batching."""
+    """What was served, and how long it took; a line for each load and kind of batching."""
     setup, workload = result["setup"], result["workload"]
-    table = Table(
+    served = Table(
+        *("load", "batching", "tokens/s", "mean batch"),
         title=f"{workload['requests']} requests, up to {setup['max_num_seqs']} at once; "
-        f"100 % load is {result['saturation_requests_per_s']:.2f} requests/s"
+        f"load 100% is {result['saturation_requests_per_s']:.2f} requests/s",
     )
-    for heading in ("load", "batching", "tokens/s", "mean batch"):
-        table.add_column(heading, justify="left" if heading == "batching" else "right")
-    for heading in ("TTFT p50", "p99", "TPOT p50", "p99", "e2e p50", "p99"):
-        table.add_column(f"{heading} ms" if heading != "p99" else heading, justify="right")
+    times = Table("load", "batching", title="Times in seconds")
+    for heading, _, _ in _TIMES:
+        times.add_column(f"{heading} p50", justify="right")
+        times.add_column("p99", justify="right")
     for run in result["runs"]:
-        times = [f"{run[name][p]:,.0f}" for name, p in _times()]
-        table.add_row(
-            *(f"{run['load']:.0%}", run["batching"]),
-            *(f"{run['tokens_per_s']:,.0f}", f"{run['mean_batch']:.1f}", *times),
-            end_section=run["batching"] == "static",
+        name = f"{run['load']:.0%}", run["batching"]
+        last = run["batching"] == "static"
+        served.add_row(
+            *(*name, f"{run['tokens_per_s']:,.0f}", f"{run['mean_batch']:.1f}"), end_section=last
         )
-    yield table
-
-
-def _times() -> Iterator[tuple[str, str]]:
-    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
-        for percentile in ("p50", "p99"):
-            yield name, percentile
+        seconds = (
+            f"{run[key][percentile] / 1e3:{form}}"
+            for _, key, form in _TIMES
+            for percentile in ("p50", "p99")
+        )
+        times.add_row(*name, *seconds, end_section=last)
+    yield served
+    yield times
 
 
 def figure(result: Result) -> "Figure":

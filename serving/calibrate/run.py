@@ -11,7 +11,7 @@ from serving.calibrate.load import CalibrationError, Server, at_once, step_s
 
 STREAMS = (1, 2, 4, 8)
 PROMPT_WORDS = (64, 256, 512, 1024)
-_ROUNDS = 3
+_ROUNDS = 5
 _DECODE_WORDS = 32
 _FASTEST_S = 1e-3  # at 8 streams this client takes about 0.1 ms for a token
 _SLOWEST_S = 1.0
@@ -20,7 +20,7 @@ _SLOWEST_S = 1.0
 async def calibrate(
     server: Server, *, tokens: int = 48, say: Callable[[str], None] = lambda line: None
 ) -> Fit:
-    """Measure and fit. Each point is the median of three rounds, after one to warm up.
+    """Measure and fit. Each point is the median of five rounds, after an answer to warm up.
 
     tokens  length of each answer; more is slower and steadier
     say     gets one line for each point
