@@ -3,11 +3,11 @@
 Must never print: whoever calls says how progress is shown.
 """
 
-import statistics
 from collections.abc import Callable
+from statistics import median
 
 from serving.calibrate.fit import Fit, Point, fit
-from serving.calibrate.load import CalibrationError, Server, at_once, step_s
+from serving.calibrate.load import Answer, CalibrationError, Server, at_once, step_s
 
 STREAMS = (1, 2, 4, 8)
 PROMPT_WORDS = (64, 256, 512, 1024)
@@ -20,33 +20,42 @@ _SLOWEST_S = 1.0
 async def calibrate(
     server: Server, *, tokens: int = 48, say: Callable[[str], None] = lambda line: None
 ) -> Fit:
-    """Measure and fit. Each point is the median of five rounds, after an answer to warm up.
+    """Measure and fit. Each point is the median of five rounds; a round goes through all points, so
+    that a moment in which the machine does something else spoils no point.
 
     tokens  length of each answer; more is slower and steadier
-    say     gets one line for each point
+    say     gets one line for each round
 
     Raises CalibrationError.
     """
     warm = await server.ask(words=_DECODE_WORDS, tokens=8)
     _refuse_if_unfit(warm.tpot_s)
-    points: list[Point] = []
-    for streams in STREAMS:
-        rounds = [
-            step_s(await at_once(server, streams, words=_DECODE_WORDS, tokens=tokens))
-            for _ in range(_ROUNDS)
+    # A word may be two tokens; where the context is short, so are the prompts.
+    longest = server.max_model_len or float("inf")
+    prompts = [words for words in PROMPT_WORDS if 2 * words <= longest]
+    decodes: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    prefills: dict[int, list[Answer]] = {words: [] for words in prompts}
+    for number in range(_ROUNDS):
+        for streams, steps_s in decodes.items():
+            answers = await at_once(server, streams, words=_DECODE_WORDS, tokens=tokens)
+            steps_s.append(step_s(answers))
+        for words, firsts in prefills.items():
+            firsts.append(await server.ask(words=words, tokens=1))
+        latest = [f"{n} decoding {steps_s[-1] * 1e3:.1f} ms" for n, steps_s in decodes.items()]
+        say(f"round {number + 1} of {_ROUNDS}: {', '.join(latest)}")
+    return fit(
+        [
+            *(Point(streams, 0, median(steps_s)) for streams, steps_s in decodes.items()),
+            *(
+                Point(
+                    0,
+                    round(median(first.prompt_tokens for first in firsts)),
+                    median(first.ttft_s for first in firsts),
+                )
+                for firsts in prefills.values()
+            ),
         ]
-        points.append(Point(streams, 0, statistics.median(rounds)))
-        say(f"{points[-1].name}: {points[-1].measured_s * 1e3:.2f} ms per token")
-    for words in PROMPT_WORDS:
-        # A word may be two tokens; where the context is short, so are the prompts.
-        if server.max_model_len and 2 * words > server.max_model_len:
-            break
-        answers = [await server.ask(words=words, tokens=1) for _ in range(_ROUNDS)]
-        prompt_tokens = round(statistics.median(answer.prompt_tokens for answer in answers))
-        measured_s = statistics.median(answer.ttft_s for answer in answers)
-        points.append(Point(0, prompt_tokens, measured_s))
-        say(f"{points[-1].name}: {measured_s * 1e3:.1f} ms to the first token")
-    return fit(points)
+    )
 
 
 def _refuse_if_unfit(tpot_s: float) -> None:
