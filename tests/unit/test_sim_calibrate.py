@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from extproc.cli import app
@@ -126,6 +128,52 @@ async def test_a_server_that_is_not_there_or_lacks_the_model_is_named() -> None:
             await measure(url, 1, model="other")
     with pytest.raises(CalibrationError, match="does the server run"):
         await measure(url, 1)
+
+
+async def _answered_by(*events: str) -> Answer:
+    """What one ask makes of a server that streams these events."""
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for event in events:
+            await response.write(f"data: {event}\n\n".encode())
+            await asyncio.sleep(0.002)
+        return response
+
+    app_ = web.Application()
+    app_.add_routes([web.get("/v1/models", models), web.post("/v1/chat/completions", stream)])
+    async with TestServer(app_) as served, Server(str(served.make_url(""))) as server:
+        return await server.ask(words=9, tokens=8)
+
+
+ROLE = '{"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
+TOKEN = '{"choices": [{"delta": {"content": ""}}]}'
+USAGE = '{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 8}}'
+
+
+async def test_tokens_that_a_busy_server_joins_in_one_chunk_are_counted_all_the_same() -> None:
+    answer = await _answered_by(ROLE, *[TOKEN] * 5, USAGE, "[DONE]")
+    assert (len(answer.chunks_at), answer.tokens, answer.prompt_tokens) == (5, 8, 9)
+    whole_s = answer.chunks_at[-1] - answer.chunks_at[0]
+    assert answer.tpot_s == pytest.approx(whole_s / 7)
+    assert step_s([answer]) == pytest.approx(whole_s / 7)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        (ROLE, TOKEN, USAGE),  # not streamed
+        (ROLE, TOKEN, TOKEN),  # no usage
+        (ROLE, TOKEN, TOKEN, USAGE.replace("8", "5")),  # ended early
+    ],
+)
+async def test_a_server_that_does_not_do_as_asked_is_refused(events: tuple[str, ...]) -> None:
+    with pytest.raises(CalibrationError, match="max_tokens and ignore_eos"):
+        await _answered_by(*events)
 
 
 # The command and its file.
