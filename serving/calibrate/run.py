@@ -33,6 +33,11 @@ async def calibrate(
     # A word may be two tokens; where the context is short, so are the prompts.
     longest = server.max_model_len or float("inf")
     prompts = [words for words in PROMPT_WORDS if 2 * words <= longest]
+    if not prompts:
+        raise CalibrationError(
+            f"a context of {longest} tokens is too short to measure prompts: start the server with "
+            f"--max-model-len {2 * PROMPT_WORDS[-1]} or more"
+        )
     decodes: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     prefills: dict[int, list[Answer]] = {words: [] for words in prompts}
     for number in range(_ROUNDS):

@@ -110,6 +110,7 @@ async def test_no_prompt_is_helped_by_the_prefix_cache() -> None:
         ({}, {"error_event_after": 3}, "broke off"),
         ({}, {"reset_after": 3}, "server's log"),
         ({"decode_ms_per_token": 0}, {}, "too fast.*--decode-ms 0"),
+        ({"decode_ms_per_token": 5, "max_model_len": 99}, {}, "--max-model-len 2048"),
     ],
 )
 async def test_a_server_that_cannot_be_measured_is_an_error_that_says_what_to_do(
@@ -119,6 +120,26 @@ async def test_a_server_that_cannot_be_measured_is_an_error_that_says_what_to_do
         with pytest.raises(CalibrationError, match=says):
             async with Server(f"http://127.0.0.1:{sim.port}") as server:
                 await calibrate(server)
+
+
+async def test_a_server_that_would_take_hours_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serving.calibrate.run._SLOWEST_S", 0.01)
+    async with simulator(decode_ms_per_token=20) as sim:
+        with pytest.raises(CalibrationError, match=r"would take hours.*nobody else"):
+            async with Server(f"http://127.0.0.1:{sim.port}") as server:
+                await calibrate(server)
+        assert len(await sim.requests()) == 1
+
+
+async def test_prompts_are_no_longer_than_the_context_allows() -> None:
+    async with (
+        simulator(decode_ms_per_token=4, max_model_len=600) as sim,
+        Server(f"http://127.0.0.1:{sim.port}") as server,
+    ):
+        fitted = await calibrate(server, tokens=8)
+    assert len([point for point in fitted.points if point.prefill_tokens]) == 2
 
 
 async def test_a_server_that_is_not_there_or_lacks_the_model_is_named() -> None:
