@@ -5,14 +5,14 @@ FOREBAY_VLLM_PYTHON names a Python that has vLLM installed; `vllm_url` and `vllm
 server of it.
 """
 
-import asyncio
 import os
-import statistics
 from pathlib import Path
+from statistics import median
 
 import pytest
 
-from serving.calibrate import Fit, Server, calibrate, measure
+from serving.calibrate import Server, calibrate, measure
+from serving.engine import StepTime
 from serving.profile import load, save
 from serving.sim import SimSettings, running
 
@@ -26,43 +26,44 @@ pytestmark = [
 
 WITHIN = 0.25
 ROUNDS = 5
+# On a shared machine the real server's own speed changes by more than WITHIN from one minute to the
+# next (seen: 16 ms a token, then 23). A model that is wrong is wrong each time.
+TRIES = 3
 
 
-@pytest.fixture(scope="module")
-def fitted(vllm_url: str, vllm_model: str) -> Fit:
-    async def measured() -> Fit:
-        async with Server(vllm_url, model=vllm_model) as server:
-            return await calibrate(server, tokens=32)
-
-    return asyncio.run(measured())
-
-
-@pytest.fixture(scope="module")
-def profile(fitted: Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("profile") / "profile.json"
-    save(path, fitted.step_time, {})
-    return path
-
-
-@pytest.mark.parametrize("streams", [1, 8])
-async def test_a_calibrated_simulator_is_as_fast_as_the_real_server(
-    vllm_url: str, vllm_model: str, profile: Path, streams: int
-) -> None:
-    settings = SimSettings(port=0, models=[vllm_model], step_time=load(profile))
+async def _ratios(url: str, model: str, step_time: StepTime, streams: int) -> tuple[float, float]:
+    """Simulated by real: time per token, tokens/s."""
     real: list[tuple[float, float]] = []
     simulated: list[tuple[float, float]] = []
+    settings = SimSettings(port=0, models=[model], step_time=step_time)
     async with running(settings) as port:
         # In turns, so that what else the machine does hits both.
         for _ in range(ROUNDS):
-            for url, measured in ((vllm_url, real), (f"http://127.0.0.1:{port}", simulated)):
-                measured.append(await measure(url, streams, model=vllm_model, tokens=32, rounds=1))
-    for index, name in enumerate(("seconds per token", "tokens/s")):
-        expected, got = (
-            statistics.median(one[index] for one in measured) for measured in (real, simulated)
+            for base, measured in ((url, real), (f"http://127.0.0.1:{port}", simulated)):
+                measured.append(await measure(base, streams, model=model, tokens=32, rounds=1))
+    tpot, throughput = (
+        median(one[index] for one in simulated) / median(one[index] for one in real)
+        for index in (0, 1)
+    )
+    return tpot, throughput
+
+
+async def test_a_calibrated_simulator_is_as_fast_as_the_real_server(
+    vllm_url: str, vllm_model: str, tmp_path: Path
+) -> None:
+    seen: list[dict[int, tuple[float, float]]] = []
+    for number in range(TRIES):
+        async with Server(vllm_url, model=vllm_model) as server:
+            fitted = await calibrate(server, tokens=32)
+        profile = tmp_path / f"{number}.json"
+        save(profile, fitted.step_time, {})
+        seen.append(
+            {
+                streams: await _ratios(vllm_url, vllm_model, load(profile), streams)
+                for streams in (1, 8)
+            }
         )
-        assert got == pytest.approx(expected, rel=WITHIN), f"{name}: {real} {simulated}"
-
-
-def test_the_fit_is_close_to_most_of_what_was_measured(fitted: Fit) -> None:
-    errors = sorted(abs(fitted.error(point)) for point in fitted.points)
-    assert statistics.median(errors) < WITHIN
+        if all(abs(ratio - 1) <= WITHIN for ratios in seen[-1].values() for ratio in ratios):
+            assert median(abs(fitted.error(point)) for point in fitted.points) < WITHIN
+            return
+    pytest.fail(f"simulated / real by streams, (time per token, tokens/s), each try: {seen}")
