@@ -3,7 +3,7 @@
 Must never print: whoever calls says how progress is shown.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from serving.calibrate.fit import Fit, Point, fit
@@ -21,7 +21,8 @@ async def calibrate(
     server: Server, *, tokens: int = 48, say: Callable[[str], None] = lambda line: None
 ) -> Fit:
     """Measure and fit. Each point is the median of five rounds; a round goes through all points, so
-    that a moment in which the machine does something else spoils no point.
+    that a moment in which the machine does something else spoils no point. A sample in which the
+    streams did not decode together is left out.
 
     tokens  length of each answer; more is slower and steadier
     say     gets one line for each round
@@ -43,11 +44,19 @@ async def calibrate(
     for number in range(_ROUNDS):
         for streams, steps_s in decodes.items():
             answers = await at_once(server, streams, words=_DECODE_WORDS, tokens=tokens)
-            steps_s.append(step_s(answers))
+            together_s = step_s(answers)
+            if together_s is not None:
+                steps_s.append(together_s)
         for words, firsts in prefills.items():
             firsts.append(await server.ask(words=words, tokens=1))
-        latest = [f"{n} decoding {steps_s[-1] * 1e3:.1f} ms" for n, steps_s in decodes.items()]
-        say(f"round {number + 1} of {_ROUNDS}: {', '.join(latest)}")
+        latest = [f"{n} decoding {_ms(steps_s)}" for n, steps_s in decodes.items()]
+        say(f"after round {number + 1} of {_ROUNDS}: {', '.join(latest)}")
+    for streams, steps_s in decodes.items():
+        if not steps_s:
+            raise CalibrationError(
+                f"{streams} streams never decoded together: does the server take so many at once "
+                "(--max-num-seqs)? If it does, give a larger --tokens"
+            )
     return fit(
         [
             *(Point(streams, 0, median(steps_s)) for streams, steps_s in decodes.items()),
@@ -61,6 +70,10 @@ async def calibrate(
             ),
         ]
     )
+
+
+def _ms(steps_s: Sequence[float]) -> str:
+    return f"{median(steps_s) * 1e3:.1f} ms" if steps_s else "?"
 
 
 def _refuse_if_unfit(tpot_s: float) -> None:

@@ -15,7 +15,7 @@ def shared_gateway(make_gateway: MakeGateway) -> Gateway:
 async def test_a_server_behind_the_gateway_is_measured_with_a_clients_key(gateway: Gateway) -> None:
     config = gateway.stack.config
     async with Server(config.url, model="small-7b", api_key=config.demo_key) as server:
-        fitted = await calibrate(server, tokens=8)
+        fitted = await calibrate(server, tokens=16)
     assert len(fitted.points) == 8
     assert fitted.step_time.seconds(1, 0) == pytest.approx(0.020, rel=0.25)
     assert fitted.step_time.seconds(8, 0) == pytest.approx(0.020, rel=0.25)
