@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 # 100 ms a token: an answer of 5 tokens takes half a second, of 50 five seconds.
 SLOW = ("--decode-ms", "100")

@@ -17,7 +17,7 @@ from extproc.check import check
 from extproc.up import Options as StackOptions
 from extproc.up import Stack, find_envoy
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import FAST
+from tests.gateways import FAST
 
 DATA = Path(__file__).parents[1] / "data"
 KEYS = Path(__file__).parents[2] / "envoy" / "api-keys.yaml"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.client import Answer, Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
 

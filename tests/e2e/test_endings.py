@@ -9,7 +9,7 @@ import h2.connection
 import pytest
 
 from tests.e2e.client import Answer, Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 
 def _short_limits(document: Any) -> None:

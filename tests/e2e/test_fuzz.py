@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.client import CHAT, Gateway
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 EXAMPLES = int(os.environ.get("FOREBAY_FUZZ_EXAMPLES", "300"))
 PATHS = [CHAT, "/v1/completions"]

@@ -15,7 +15,7 @@ import trustme
 import yaml
 
 from tests.e2e.client import CHAT, Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import REFERENCE, MakeGateway
+from tests.gateways import REFERENCE, MakeGateway
 
 LARGE = ("--port=0", "--backend=large=http://127.0.0.1:2")
 ANY_PORTS = ("--port", "0", "--envoy-admin-port", "0", "--admin-port", "0")

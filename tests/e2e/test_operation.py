@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 SECRET = "SECRET-8f3a"
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 TOKEN = b'data: {"id":"a","choices":[{"index":0,"delta":{"content":"\xe2\x82\xac"}}]}\n\n'
 TRICK = rb'data: {"choices":[{"delta":{"content":"\"choices\":[],\"usage\":"}}]}' + b"\n\n"
