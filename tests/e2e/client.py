@@ -66,6 +66,9 @@ class Gateway:
         more = {"api_key": self.key, "max_retries": 0} | more
         return openai.OpenAI(base_url=f"{self.url}/v1", **more)
 
+    def async_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.key, max_retries=0)
+
     async def ask(
         self,
         body: object = None,

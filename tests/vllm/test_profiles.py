@@ -1,12 +1,7 @@
-"""The launch profiles against vLLM's own parser: each flag exists there and takes its value.
-
-FOREBAY_VLLM_PYTHON names a Python that has vLLM installed; vLLM never enters this environment.
-"""
+"""The launch profiles against vLLM's own parser: each flag exists there and takes its value."""
 
 import json
-import os
 import subprocess
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +9,10 @@ import pytest
 
 from extproc import config
 from serving.vllm_profiles import Launch, profile
+from tests.vllm.install import Places
 
 REFERENCE = Path(__file__).parents[2] / "envoy" / "envoy.yaml"
 POLICY = config.load(REFERENCE).config
-PYTHON = os.environ.get("FOREBAY_VLLM_PYTHON", "")
-
-pytestmark = [
-    pytest.mark.skipif(
-        not PYTHON, reason="needs vLLM: set FOREBAY_VLLM_PYTHON to a Python that has it"
-    ),
-    pytest.mark.timeout(300),  # importing vLLM takes a while
-]
 
 # Reads command lines of `vllm serve` as JSON, answers what vLLM's parser makes of each. Unknown
 # flags end it with vLLM's own message.
@@ -52,12 +40,15 @@ def launch(pool: str) -> Launch:
     return profile(POLICY, pool, "/models/some", cache_root=Path("/cache"))
 
 
-@cache
-def vllm_says() -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def vllm_says(vllm_places: Places) -> dict[str, Any]:
     """For each pool what vLLM understands; last, what it takes by default."""
     lines = [*(launch(pool).argv[1:] for pool in POLICY.pools), ("serve", "/models/some")]
     done = subprocess.run(
-        [PYTHON, "-c", ASK_VLLM], input=json.dumps(lines), capture_output=True, text=True
+        [str(vllm_places.python), "-c", ASK_VLLM],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
     )
     answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
     assert answers, done.stderr[-2000:]
@@ -65,8 +56,8 @@ def vllm_says() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("pool", POLICY.pools)
-def test_vllm_understands_every_flag_of_a_profile(pool: str) -> None:
-    parsed = vllm_says()["parsed"][list(POLICY.pools).index(pool)]
+def test_vllm_understands_every_flag_of_a_profile(pool: str, vllm_says: dict[str, Any]) -> None:
+    parsed = vllm_says["parsed"][list(POLICY.pools).index(pool)]
     settings = POLICY.pools[pool]
     [endpoint] = settings.endpoints
     host, _, port = endpoint.removeprefix("http://").partition(":")
@@ -88,14 +79,14 @@ def test_vllm_understands_every_flag_of_a_profile(pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", POLICY.pools)
-def test_a_profile_changes_nothing_but_what_it_names(pool: str) -> None:
+def test_a_profile_changes_nothing_but_what_it_names(pool: str, vllm_says: dict[str, Any]) -> None:
     """Every flag changes one setting; an abbreviation or a flag of two settings would not."""
-    parsed = vllm_says()["parsed"]
+    parsed = vllm_says["parsed"]
     asked, default = parsed[list(POLICY.pools).index(pool)], parsed[-1]
     changed = {key for key in default if asked[key] != default[key]}
     flags = {flag for flag in launch(pool).flags if flag.startswith("--")}
     assert changed == {flag.removeprefix("--").replace("-", "_") for flag in flags}
 
 
-def test_vllm_knows_the_environment_variables() -> None:
-    assert {*launch("small").env, "VLLM_API_KEY"} <= set(vllm_says()["env"])
+def test_vllm_knows_the_environment_variables(vllm_says: dict[str, Any]) -> None:
+    assert {*launch("small").env, "VLLM_API_KEY"} <= set(vllm_says["env"])

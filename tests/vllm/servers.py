@@ -1,0 +1,202 @@
+"""Real vLLM servers on CPU for the tests: started, watched through their own metrics, ended.
+
+Never takes a server as started that does not answer, and never leaves one running.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.vllm.install import Places
+
+MAX_NUM_SEQS = 8
+
+_HEALTHY_WITHIN_S = 240.0
+_SAY_EVERY_S = 10.0
+_ENDS_WITHIN_S = 10.0
+
+# Four layers of random weights: gibberish four times as fast, by the same engine.
+_FAST = ("--load-format", "dummy", "--hf-overrides", '{"num_hidden_layers":4}')
+
+
+class Server:
+    """One vLLM server: an API process, and the engine process under it."""
+
+    def __init__(self, name: str, model: str, core: int, places: Places, *, fast: bool) -> None:
+        self.name = name
+        self.model = model
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = places.logs / f"{name}.log"
+        command = [str(places.python), "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(places.model), "--served-model-name", model]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", "2048"]
+        command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", str(MAX_NUM_SEQS)]
+        command += ["--enable-scale-out", "--enable-prompt-tokens-details"]
+        own = {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": str(core),
+        }
+        places.logs.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *(_FAST if fast else ())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | own,
+                start_new_session=True,  # API and engine are one group, to be ended as one
+                preexec_fn=_die_with_parent,
+            )
+
+    def is_healthy(self) -> bool:
+        try:
+            return bool(self._get("/health") is not None)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def client(self) -> openai.OpenAI:
+        """Straight to the server, past the gateway."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
+
+    def metric(self, name: str) -> float:
+        """The sum of a gauge's or a counter's samples; it must be there."""
+        samples = [
+            float(line.rpartition(" ")[2])
+            for line in self._get("/metrics").decode().splitlines()
+            if line.startswith(name + "{")
+        ]
+        assert samples, f"{self.url}/metrics has no {name}"
+        return sum(samples)
+
+    def running(self) -> float:
+        return self.metric("vllm:num_requests_running")
+
+    def waiting(self) -> float:
+        return self.metric("vllm:num_requests_waiting")
+
+    def wait_until_idle(self) -> None:
+        end = time.monotonic() + 10
+        while self.running() + self.waiting() > 0:
+            assert time.monotonic() < end, f"{self.name} still works on something"
+            time.sleep(0.05)
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        named = {int(pid): Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children.split()}
+        [engine] = [pid for pid, name in named.items() if name.startswith(b"VLLM::EngineCore")]
+        return engine
+
+    def kill(self) -> None:
+        """SIGKILL to API and engine at once, as a machine's death would be."""
+        self._signal_all(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        self._signal_all(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_ENDS_WITHIN_S)
+        self.kill()
+
+    def last_words(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
+
+    def _signal_all(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def _get(self, path: str) -> bytes:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            return answer.read()
+
+
+class Fleet:
+    """The servers of a test run, by pool. One that a test has killed is started anew when another
+    test wants it; `used_up` says that it is not fit for that any more."""
+
+    def __init__(self, places: Places, say: Callable[[str], None]) -> None:
+        self._places = places
+        self._say = say
+        self._servers: dict[str, Server] = {}
+
+    def living(self, *pools: str) -> list[Server]:
+        """The servers of these pools, idle; those that are not there are started at once."""
+        new = [pool for pool in pools if not self._lives(pool)]
+        for pool in new:
+            self._servers[pool] = self._start(pool)
+        self._wait([self._servers[pool] for pool in new])
+        servers = [self._servers[pool] for pool in pools]
+        for server in servers:
+            server.wait_until_idle()
+        return servers
+
+    def used_up(self, server: Server) -> None:
+        server.kill()
+
+    def started(self) -> Sequence[Server]:
+        return list(self._servers.values())
+
+    def end(self) -> None:
+        for server in self._servers.values():
+            server.end()
+
+    def _lives(self, pool: str) -> bool:
+        return pool in self._servers and self._servers[pool].process.poll() is None
+
+    def _start(self, pool: str) -> Server:
+        cores = sorted(os.sched_getaffinity(0))
+        if pool == "small":  # the real model; its words are compared
+            return Server("small", "small-7b", cores[0], self._places, fast=False)
+        return Server("large", "large-70b", cores[-1], self._places, fast=True)
+
+    def _wait(self, servers: list[Server]) -> None:
+        began = said = time.monotonic()
+        waited_for = list(servers)
+        for server in servers:
+            self._say(f"starting vLLM {server.name} on port {server.port}, log in {server.log}")
+        while waited_for:
+            now = time.monotonic()
+            for server in list(waited_for):
+                if server.is_healthy():
+                    self._say(f"vLLM {server.name} is healthy after {now - began:.0f} s")
+                    waited_for.remove(server)
+                elif (status := server.process.poll()) is not None:
+                    pytest.fail(
+                        f"vLLM {server.name} ended with {status}:\n{server.last_words()}", False
+                    )
+            if now - said > _SAY_EVERY_S and waited_for:
+                names = " and ".join(server.name for server in waited_for)
+                self._say(f"... still waiting for {names}, {now - began:.0f} s")
+                said = now
+            if now - began > _HEALTHY_WITHIN_S and waited_for:
+                late = waited_for[0]
+                pytest.fail(
+                    f"vLLM {late.name} is not healthy after {_HEALTHY_WITHIN_S:g} s:\n"
+                    f"{late.last_words()}",
+                    False,
+                )
+            time.sleep(0.5)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _die_with_parent() -> None:
+    """In the child: SIGTERM if pytest itself is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
