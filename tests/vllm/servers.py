@@ -44,6 +44,7 @@ class Server:
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", "2048"]
         command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", str(MAX_NUM_SEQS)]
         command += ["--enable-scale-out", "--enable-prompt-tokens-details"]
+        command += ["--disable-access-log-for-endpoints", "/health,/metrics"]
         own = {
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
