@@ -5,6 +5,7 @@ whole is left alone; what was interrupted is never taken as whole. Needs nothing
 """
 
 import argparse
+import ctypes
 import fcntl
 import os
 import platform
@@ -246,7 +247,12 @@ def _run(
     with log.open("ab") as out:
         start = out.tell()
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=os.environ | (env or {})
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=os.environ | (env or {}),
+            preexec_fn=_die_with_parent,
         )
         try:
             while process.poll() is None:
@@ -266,6 +272,11 @@ def _run(
     grown_mb = (_size_bytes(grows) - before_bytes) / 1e6
     size = f", {grown_mb:,.0f} MB" if grows else ""
     _say(f"  {what}: {time.monotonic() - began:.1f} s{size}")
+
+
+def _die_with_parent() -> None:
+    """In the child: SIGKILL if the installer is killed; two must not write to one folder."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _why(what: str, log: Path, output: str) -> str:

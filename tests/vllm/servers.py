@@ -103,11 +103,11 @@ class Server:
 
     def kill(self) -> None:
         """SIGKILL to API and engine at once, as a machine's death would be."""
-        self._signal_all(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> None:
-        self._signal_all(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_ENDS_WITHIN_S)
         self.kill()
@@ -115,7 +115,8 @@ class Server:
     def last_words(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-25:])
 
-    def _signal_all(self, number: int) -> None:
+    def signal(self, number: int) -> None:
+        """To API and engine."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -130,7 +131,7 @@ class Fleet:
 
     def __init__(self, places: Places, say: Callable[[str], None]) -> None:
         self._places = places
-        self._say = say
+        self.say = say
         self._servers: dict[str, Server] = {}
 
     def living(self, *pools: str) -> list[Server]:
@@ -167,12 +168,12 @@ class Fleet:
         began = said = time.monotonic()
         waited_for = list(servers)
         for server in servers:
-            self._say(f"starting vLLM {server.name} on port {server.port}, log in {server.log}")
+            self.say(f"starting vLLM {server.name} on port {server.port}, log in {server.log}")
         while waited_for:
             now = time.monotonic()
             for server in list(waited_for):
                 if server.is_healthy():
-                    self._say(f"vLLM {server.name} is healthy after {now - began:.0f} s")
+                    self.say(f"vLLM {server.name} is healthy after {now - began:.0f} s")
                     waited_for.remove(server)
                 elif (status := server.process.poll()) is not None:
                     pytest.fail(
@@ -180,7 +181,7 @@ class Fleet:
                     )
             if now - said > _SAY_EVERY_S and waited_for:
                 names = " and ".join(server.name for server in waited_for)
-                self._say(f"... still waiting for {names}, {now - began:.0f} s")
+                self.say(f"... still waiting for {names}, {now - began:.0f} s")
                 said = now
             if now - began > _HEALTHY_WITHIN_S and waited_for:
                 late = waited_for[0]
