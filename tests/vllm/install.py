@@ -284,7 +284,9 @@ def _why(what: str, log: Path, output: str) -> str:
     unreachable = ("NewConnectionError", "ConnectTimeout", "ProxyError", "name resolution")
     if any(word in output for word in unreachable):
         hint = "No package registry answers; `pip config list` shows which one pip asks."
-    elif "torch==" in output and "No matching distribution" in output:
+    elif "torch==" in output and any(
+        word in output for word in ("No matching distribution", "ResolutionImpossible")
+    ):
         hint = (
             "Your registry has no such build of torch for this Python. The +cpu builds are in "
             "PyTorch's own index: name it in PIP_EXTRA_INDEX_URL."

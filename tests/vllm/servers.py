@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -33,12 +32,15 @@ _FAST = ("--load-format", "dummy", "--hf-overrides", '{"num_hidden_layers":4}')
 class Server:
     """One vLLM server: an API process, and the engine process under it."""
 
-    def __init__(self, name: str, model: str, core: int, places: Places, *, fast: bool) -> None:
+    def __init__(
+        self, name: str, model: str, core: int, places: Places, log: Path, *, fast: bool
+    ) -> None:
         self.name = name
         self.model = model
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.log = places.logs / f"{name}.log"
+        self.log = log
+        self._ended = False
         command = [str(places.python), "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", str(places.model), "--served-model-name", model]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", "2048"]
@@ -51,7 +53,6 @@ class Server:
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "VLLM_CPU_OMP_THREADS_BIND": str(core),
         }
-        places.logs.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [*command, *(_FAST if fast else ())],
@@ -65,9 +66,10 @@ class Server:
 
     def is_healthy(self) -> bool:
         try:
-            return bool(self._get("/health") is not None)
-        except (urllib.error.URLError, OSError):
+            self._get("/health")
+        except OSError:  # refused, or any status but 200
             return False
+        return True
 
     def client(self) -> openai.OpenAI:
         """Straight to the server, past the gateway."""
@@ -105,6 +107,7 @@ class Server:
         """SIGKILL to API and engine at once, as a machine's death would be."""
         self.signal(signal.SIGKILL)
         self.process.wait()
+        self._ended = True
 
     def end(self) -> None:
         self.signal(signal.SIGTERM)
@@ -117,6 +120,8 @@ class Server:
 
     def signal(self, number: int) -> None:
         """To API and engine."""
+        if self._ended:
+            return  # the number of the group may be somebody else's by now
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
@@ -126,27 +131,27 @@ class Server:
 
 
 class Fleet:
-    """The servers of a test run, by pool. One that a test has killed is started anew when another
-    test wants it; `used_up` says that it is not fit for that any more."""
+    """The servers of a test run, by pool. One that a test has killed or broken is started anew when
+    another test wants it."""
 
     def __init__(self, places: Places, say: Callable[[str], None]) -> None:
         self._places = places
         self.say = say
         self._servers: dict[str, Server] = {}
+        self._starts = 0
 
     def living(self, *pools: str) -> list[Server]:
         """The servers of these pools, idle; those that are not there are started at once."""
         new = [pool for pool in pools if not self._lives(pool)]
         for pool in new:
+            if pool in self._servers:
+                self._servers[pool].kill()
             self._servers[pool] = self._start(pool)
         self._wait([self._servers[pool] for pool in new])
         servers = [self._servers[pool] for pool in pools]
         for server in servers:
             server.wait_until_idle()
         return servers
-
-    def used_up(self, server: Server) -> None:
-        server.kill()
 
     def started(self) -> Sequence[Server]:
         return list(self._servers.values())
@@ -156,13 +161,16 @@ class Fleet:
             server.end()
 
     def _lives(self, pool: str) -> bool:
-        return pool in self._servers and self._servers[pool].process.poll() is None
+        return pool in self._servers and self._servers[pool].is_healthy()
 
     def _start(self, pool: str) -> Server:
-        cores = sorted(os.sched_getaffinity(0))
+        at, cores = self._places, sorted(os.sched_getaffinity(0))
+        at.logs.mkdir(parents=True, exist_ok=True)
+        self._starts += 1
+        log = at.logs / f"{self._starts}-{pool}.log"
         if pool == "small":  # the real model; its words are compared
-            return Server("small", "small-7b", cores[0], self._places, fast=False)
-        return Server("large", "large-70b", cores[-1], self._places, fast=True)
+            return Server("small", "small-7b", cores[0], at, log, fast=False)
+        return Server("large", "large-70b", cores[-1], at, log, fast=True)
 
     def _wait(self, servers: list[Server]) -> None:
         began = said = time.monotonic()
@@ -177,7 +185,8 @@ class Fleet:
                     waited_for.remove(server)
                 elif (status := server.process.poll()) is not None:
                     pytest.fail(
-                        f"vLLM {server.name} ended with {status}:\n{server.last_words()}", False
+                        f"vLLM {server.name} ended with {status}:\n{server.last_words()}",
+                        pytrace=False,
                     )
             if now - said > _SAY_EVERY_S and waited_for:
                 names = " and ".join(server.name for server in waited_for)
@@ -188,7 +197,7 @@ class Fleet:
                 pytest.fail(
                     f"vLLM {late.name} is not healthy after {_HEALTHY_WITHIN_S:g} s:\n"
                     f"{late.last_words()}",
-                    False,
+                    pytrace=False,
                 )
             time.sleep(0.5)
 

@@ -36,14 +36,31 @@ async def _first_chunks(stream: openai.AsyncStream[Any]) -> None:
         await anext(stream)
 
 
-async def _rest(stream: openai.AsyncStream[Any]) -> float:
-    """Read to the end; the time of the end."""
-    try:
-        async for _ in stream:
-            pass
-    finally:
-        ended = time.monotonic()
-    return ended
+async def _rest(stream: openai.AsyncStream[Any]) -> str | None:
+    """Read to the end; the last finish reason."""
+    reason = None
+    async for chunk in stream:
+        if chunk.choices:
+            reason = chunk.choices[0].finish_reason
+    return reason
+
+
+async def _json_answer(client: openai.AsyncOpenAI) -> str | None:
+    return (await client.chat.completions.create(**STORY)).choices[0].finish_reason
+
+
+def _outcome(end: object) -> str:
+    """What a client was told in the end: a finish reason, a status with its code, an error inside
+    a stream, or nothing (cut)."""
+    match end:
+        case openai.APIStatusError():
+            return f"{end.status_code} {end.code}"
+        case openai.APIConnectionError() if CUT in str(end.__cause__):
+            return "cut"
+        case openai.APIError(body={"code": 500}):
+            return "error event"
+        case _:
+            return str(end)
 
 
 def _in_flight(gateway: Gateway) -> int:
@@ -67,9 +84,8 @@ async def test_a_dead_server_is_answered_for_by_the_other_pool(
         assert answer.parse().model == "large-70b"
         assert answer.parse().choices[0].message.content
 
-        with pytest.raises(openai.APIConnectionError) as caught:  # begun: not tried elsewhere
-            await _rest(stream)
-        assert CUT in str(caught.value.__cause__)
+        [end] = await asyncio.gather(_rest(stream), return_exceptions=True)
+        assert _outcome(end) == "cut"  # what has begun is not tried elsewhere
 
         await gateway.until_async(lambda: not gateway.status("small")["up"], "still called up")
         answer = await create(**asked)
@@ -79,14 +95,14 @@ async def test_a_dead_server_is_answered_for_by_the_other_pool(
     gateway.wait_until_idle()
 
 
-async def _ends_after(
+async def _outcomes(
     happens: Callable[[], None], gateway: Gateway, server: Server
-) -> tuple[list[Any], float]:
+) -> tuple[list[str], float]:
     """Let it happen while the server works on a JSON answer and two streams, one of which would be
-    stored: how each ended for its client, and seconds from the first request to the last end."""
+    stored: what each client was told, and seconds from the first request to the last end."""
     async with gateway.async_client() as client:
         began = time.monotonic()
-        json_answer = asyncio.create_task(client.chat.completions.create(**STORY))
+        json_answer = asyncio.create_task(_json_answer(client))
         streams = [
             await client.chat.completions.create(**body, stream=True) for body in (STORY, CACHEABLE)
         ]
@@ -98,7 +114,7 @@ async def _ends_after(
         took_s = time.monotonic() - began
     gateway.until(lambda: _in_flight(gateway) == 0, "a slot is still taken")
     assert gateway.metric("forebay_cache_entries") == 0
-    return ends, took_s
+    return [_outcome(end) for end in ends], took_s
 
 
 @pytest.fixture
@@ -117,36 +133,28 @@ async def test_clients_of_a_server_that_stands_still_are_cut_at_deadline_and_gra
 ) -> None:
     gateway, large = hurried
     try:
-        [json_end, *stream_ends], took_s = await _ends_after(
-            lambda: large.signal(signal.SIGSTOP), gateway, large
-        )
+        outcomes, took_s = await _outcomes(lambda: large.signal(signal.SIGSTOP), gateway, large)
     finally:
         large.signal(signal.SIGCONT)
+    assert outcomes == ["504 upstream_timeout", "cut", "cut"]
     assert DEADLINE_S + GRACE_S - 0.1 < took_s < KNOWN_AFTER_S
-    # JSON: a clean error. A stream: cut, without [DONE] and without the end of the transfer.
-    assert isinstance(json_end, openai.InternalServerError)
-    assert (json_end.status_code, json_end.code) == (504, "upstream_timeout")
-    for end in stream_ends:
-        assert isinstance(end, openai.APIConnectionError)
-        assert CUT in str(end.__cause__)
 
 
-async def test_clients_of_a_server_told_to_end_never_wait_beyond_deadline_and_grace(
+async def test_clients_of_a_server_told_to_end_are_told_so_before_deadline_and_grace(
     hurried: tuple[Gateway, Server], fleet: Fleet
 ) -> None:
-    """After SIGTERM vLLM with default settings was seen to do either: keep the connections open
-    and say nothing more, or exit within a second."""
+    """After SIGTERM vLLM with default settings aborts what is under way and kills its engine. By
+    chance the answers end well-formed at once, or the process is gone first, or the connections
+    stay open and silent. Whichever it is: in time, and no answer looks whole."""
     gateway, large = hurried
-    [json_end, *stream_ends], took_s = await _ends_after(large.process.terminate, gateway, large)
-    fleet.used_up(large)
-    fleet.say(f"after SIGTERM to vLLM, {took_s:.1f} s: {json_end!r}, {stream_ends}")
+    [json_outcome, *stream_outcomes], took_s = await _outcomes(
+        large.process.terminate, gateway, large
+    )
+    large.kill()
+    fleet.say(f"after SIGTERM, within {took_s:.1f} s: JSON {json_outcome}; {stream_outcomes}")
+    assert json_outcome in ("abort", "503 upstream_unavailable", "504 upstream_timeout")
+    assert set(stream_outcomes) <= {"abort", "error event", "cut"}
     assert took_s < KNOWN_AFTER_S
-    assert isinstance(json_end, openai.InternalServerError)
-    silent = took_s > DEADLINE_S
-    expected = (504, "upstream_timeout") if silent else (503, "upstream_unavailable")
-    assert (json_end.status_code, json_end.code) == expected
-    for end in stream_ends:  # no stream looks as if the model had ended it
-        assert isinstance(end, openai.APIError)
 
 
 async def test_an_engine_that_dies_mid_stream_ends_it_with_an_error_that_nobody_stores(
@@ -165,11 +173,9 @@ async def test_an_engine_that_dies_mid_stream_ends_it_with_an_error_that_nobody_
         os.kill(large.engine_pid(), signal.SIGKILL)
         killed = time.monotonic()
 
-        with pytest.raises(openai.APIError) as caught:
-            await _rest(stream)
+        [end] = await asyncio.gather(_rest(stream), return_exceptions=True)
+        assert _outcome(end) == "error event"
         assert time.monotonic() - killed < 5
-        assert not isinstance(caught.value, openai.APIConnectionError), "cut, not told"
-        assert caught.value.body["code"] == 500  # type: ignore[index]
 
         # Nothing of this one had been answered, so it was asked again of the other pool.
         assert (await not_begun).headers["x-forebay-served-by"] == "small"
@@ -181,4 +187,4 @@ async def test_an_engine_that_dies_mid_stream_ends_it_with_an_error_that_nobody_
         )
         assert again.headers["cache-status"] == "forebay; fwd=uri-miss"
         assert again.headers["x-forebay-served-by"] == "small"
-    fleet.used_up(large)
+    large.kill()
