@@ -8,9 +8,9 @@ import pytest
 from openai.types import CompletionUsage
 
 from tests.e2e.client import Gateway
+from tests.vllm.asked import QUESTION
 from tests.vllm.servers import Server
 
-QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 # The same each time it is asked, and not from the cache.
 DRAWN_ANEW: dict[str, Any] = {
     "temperature": 0,

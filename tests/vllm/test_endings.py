@@ -3,23 +3,15 @@
 import asyncio
 import json
 import time
-from typing import Any
 
 import pytest
 
 from tests.e2e.client import Gateway
 from tests.gateways import MakeGateway
+from tests.vllm.asked import STORY
 from tests.vllm.servers import Server
 
 DEADLINE_S = 3.0
-
-# More than any test waits for, and no end by itself.
-STORY: dict[str, Any] = {
-    "model": "large-70b",
-    "messages": [{"role": "user", "content": "Tell a long story"}],
-    "max_tokens": 1900,
-    "extra_body": {"ignore_eos": True},
-}
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import pytest
 
 from tests.e2e.client import Gateway
 from tests.gateways import MakeGateway
+from tests.vllm.asked import STORY
 from tests.vllm.install import Places
 from tests.vllm.servers import MAX_NUM_SEQS, Server
-from tests.vllm.test_endings import STORY
 
 MANY = MAX_NUM_SEQS + 4
 REQUESTS = 24

@@ -15,9 +15,8 @@ import pytest
 
 from tests.e2e.client import Gateway
 from tests.gateways import MakeGateway
+from tests.vllm.asked import QUESTION, STORY
 from tests.vllm.servers import Fleet, Server
-from tests.vllm.test_answers import QUESTION
-from tests.vllm.test_endings import STORY
 
 DEADLINE_S, GRACE_S = 5.0, 1.0
 # Envoy resets a stream at deadline and grace, and closes its HTTP/1 connection a second later (its
