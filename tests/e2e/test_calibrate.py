@@ -4,7 +4,7 @@ import pytest
 
 from serving.calibrate import Server, calibrate
 from tests.e2e.client import Gateway
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 
 @pytest.fixture(scope="module")

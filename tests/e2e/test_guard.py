@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from tests.e2e.client import Gateway, chat
-from tests.e2e.conftest import MakeGateway
+from tests.gateways import MakeGateway
 
 GUARDED = {"small": {"partial_by": "guard"}, "large": {"server": "other"}}
 
