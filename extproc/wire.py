@@ -77,6 +77,9 @@ _PASS_BYTES = {phase: reply.SerializeToString() for phase, reply in _PASS.items(
 CONTINUE_HEADERS: bytes = ProcessingResponse(request_headers=HeadersResponse()).SerializeToString()
 """Let the request headers wait for the body phase."""
 
+CONTINUE_BODY: bytes = ProcessingResponse(request_body=BodyResponse()).SerializeToString()
+"""Let a request go on as it is. Not what admits one: `admit` does."""
+
 # An override replaces all modes: each names those of the config again.
 CONTINUE_HEADERS_SHOW_ANSWER: bytes = ProcessingResponse(
     request_headers=HeadersResponse(),

@@ -3,6 +3,7 @@
 import typer
 
 from extproc.bench.batching import batching
+from extproc.bench import commands
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -13,3 +14,4 @@ def bench() -> None:
 
 
 app.command()(batching)
+app.command()(commands.overhead)

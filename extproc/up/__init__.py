@@ -13,9 +13,10 @@ from extproc.up.render import (
     reference_config,
     render,
 )
-from extproc.up.stack import Stack
+from extproc.up.stack import Child, Stack
 
 __all__ = [
+    "Child",
     "Interrupted",
     "Options",
     "Rendered",

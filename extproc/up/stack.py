@@ -46,7 +46,7 @@ class Stack:
         self._options = options
         self._say = say
         self._interrupted = interrupted
-        self._children: dict[str, _Child] = {}
+        self._children: dict[str, Child] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-"))
 
     def start(self) -> None:
@@ -131,28 +131,15 @@ class Stack:
 
     def _spawn(self, name: str, command: tuple[str, ...], health_url: str) -> None:
         log = self.folder / f"{name}.log"
-        self._children[name] = child = _Child(name, command, log, health_url)
+        self._children[name] = child = Child(name, command, log, health_url)
         child.start()
 
     def _wait(self, name: str) -> None:
-        child = self._children[name]
-
-        def still_alive() -> None:
-            self._check()
-            status = child.process.poll()
-            if status is not None:
-                raise UpError(f"{name} did not start ({_ending(status)}):\n{child.last_words()}")
-
-        answer = until_answered(child.health_url, _HEALTHY_WITHIN_S, still_alive)
-        if isinstance(answer, str):
-            raise UpError(
-                f"{name} is not healthy after {_HEALTHY_WITHIN_S:g} s ({child.health_url}: "
-                f"{answer}):\n{child.last_words()}"
-            )
+        self._children[name].wait_until_healthy(self._check)
         self._say(f"{name} is healthy")
 
 
-class _Child:
+class Child:
     """One process, its log and its restarts."""
 
     def __init__(self, name: str, command: tuple[str, ...], log: Path, health_url: str) -> None:
@@ -176,6 +163,26 @@ class _Child:
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for us; we end the others in order
                 preexec_fn=_die_with_parent,
+            )
+
+    def wait_until_healthy(
+        self, check: Callable[[], None], within_s: float = _HEALTHY_WITHIN_S
+    ) -> None:
+        """UpError when it ends or takes too long; `check` is called meanwhile and may raise."""
+
+        def still_alive() -> None:
+            check()
+            status = self.process.poll()
+            if status is not None:
+                raise UpError(
+                    f"{self.name} did not start ({_ending(status)}):\n{self.last_words()}"
+                )
+
+        answer = until_answered(self.health_url, within_s, still_alive)
+        if isinstance(answer, str):
+            raise UpError(
+                f"{self.name} is not healthy after {within_s:g} s ({self.health_url}: "
+                f"{answer}):\n{self.last_words()}"
             )
 
     def stop(self) -> None:

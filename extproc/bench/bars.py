@@ -1,0 +1,60 @@
+"""Ratios with a bar, from measurements taken in rounds. Pure.
+
+A ratio is taken within each round, where both sides met the same noise; its value is the median.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Literal
+
+Measures = dict[str, float]
+"""What one round measured of one contender; the names carry the units."""
+
+
+@dataclass(frozen=True)
+class Side:
+    contender: str
+    measure: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`top / bottom` is to be below or at least `limit`. A bar is a promise: never adjusted."""
+
+    what: str
+    top: Side
+    bottom: Side
+    wanted: Literal["<", ">="]
+    limit: float
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """By linear interpolation between the values; of one value that one."""
+    if len(values) == 1:
+        return values[0]
+    return quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def medians(rounds: Sequence[Measures]) -> Measures:
+    return {name: median(each[name] for each in rounds) for name in rounds[0]}
+
+
+def judge(bar: Bar, rounds: Mapping[str, Sequence[Measures]]) -> dict[str, Any]:
+    """`holds` is None where a side was not measured, with the reason in `value`'s place."""
+    told = {"what": bar.what, "wanted": bar.wanted, "bar": bar.limit}
+    tops, bottoms = rounds.get(bar.top.contender), rounds.get(bar.bottom.contender)
+    if not tops or not bottoms:
+        return told | {"value": None, "lowest": None, "highest": None, "holds": None}
+    ratios = [
+        top[bar.top.measure] / bottom[bar.bottom.measure]
+        for top, bottom in zip(tops, bottoms, strict=True)
+    ]
+    value = median(ratios)
+    holds = value < bar.limit if bar.wanted == "<" else value >= bar.limit
+    return told | {
+        "value": value,
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "holds": holds,
+    }

@@ -1,0 +1,70 @@
+"""The options of `forebay bench overhead` and `forebay bench tokens`. Measures nothing itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from extproc.bench import overhead_view
+from extproc.bench.contenders import CONTENDERS
+from extproc.bench.lab import BenchError, Lab, lab
+from extproc.bench.report import Result, show
+from extproc.up import Interrupted, UpError
+
+_Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+_Plot = Annotated[Path | None, typer.Option(help="Also draw it: FILE.svg, .png or .pdf.")]
+
+
+def overhead(
+    requests: Annotated[
+        int, typer.Option(min=20, help="At saturation, for each contender and round.")
+    ] = 2000,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="This contender; may be repeated.")
+    ] = None,
+    foreign: Annotated[
+        bool,
+        typer.Option(
+            "--foreign",
+            help="With LiteLLM and vllm-router, installed (minutes, once) into environments under "
+            "FOREBAY_BENCH_CACHE, default ~/.cache/forebay/bench.",
+        ),
+    ] = False,
+    as_json: _Json = False,
+    plot: _Plot = None,
+) -> None:
+    """What the gateway costs per request: CPU, latency and throughput beside plain Envoy, the least
+    possible processor and others, with the same upstream, in one run.
+
+    Example: forebay bench overhead --only minimal --only forebay
+    """
+    from extproc.bench import overhead as bench
+
+    unknown = [name for name in only or () if name not in CONTENDERS]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]}: there are {', '.join(CONTENDERS)}", param_hint="--only"
+        )
+    names = only or [name for name, one in CONTENDERS.items() if foreign or not one.foreign]
+    result = _in_lab(lambda made: bench.run(made, names=names, requests=requests, rounds=rounds))
+    show(
+        result,
+        as_json=as_json,
+        plot=plot,
+        tables=overhead_view.tables,
+        figure=overhead_view.figure,
+    )
+
+
+def _in_lab(bench: Callable[[Lab], Result]) -> Result:
+    try:
+        with lab() as made:
+            return bench(made)
+    except (BenchError, UpError) as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    except Interrupted:
+        typer.echo("forebay: stopped", err=True)
+        raise typer.Exit(130) from None
