@@ -15,3 +15,4 @@ def bench() -> None:
 
 app.command()(batching)
 app.command()(commands.overhead)
+app.command()(commands.tokens)

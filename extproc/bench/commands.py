@@ -1,12 +1,13 @@
 """The options of `forebay bench overhead` and `forebay bench tokens`. Measures nothing itself."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from extproc.bench import overhead_view
+from extproc.bench import views
 from extproc.bench.contenders import CONTENDERS
 from extproc.bench.lab import BenchError, Lab, lab
 from extproc.bench.report import Result, show
@@ -32,6 +33,9 @@ def overhead(
             "FOREBAY_BENCH_CACHE, default ~/.cache/forebay/bench.",
         ),
     ] = False,
+    soak: Annotated[
+        int, typer.Option(min=0, help="So many exchanges more, for the memory in the long run.")
+    ] = 0,
     as_json: _Json = False,
     plot: _Plot = None,
 ) -> None:
@@ -42,20 +46,49 @@ def overhead(
     """
     from extproc.bench import overhead as bench
 
+    _check_plot(plot)
     unknown = [name for name in only or () if name not in CONTENDERS]
     if unknown:
         raise typer.BadParameter(
             f"{unknown[0]}: there are {', '.join(CONTENDERS)}", param_hint="--only"
         )
     names = only or [name for name, one in CONTENDERS.items() if foreign or not one.foreign]
-    result = _in_lab(lambda made: bench.run(made, names=names, requests=requests, rounds=rounds))
+    result = _in_lab(
+        lambda made: bench.run(made, names=names, requests=requests, rounds=rounds, soak=soak)
+    )
     show(
         result,
         as_json=as_json,
         plot=plot,
-        tables=overhead_view.tables,
-        figure=overhead_view.figure,
+        tables=views.overhead_tables,
+        figure=views.overhead_figure,
     )
+
+
+def tokens(
+    chunks: Annotated[int, typer.Option(min=20, help="Chunks of each answer.")] = 500,
+    streams: Annotated[int, typer.Option(min=1, max=32, help="Answers at the same time.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 5,
+    as_json: _Json = False,
+    plot: _Plot = None,
+) -> None:
+    """What each chunk of a streamed answer costs, by process: counted by Envoy, or by way of a
+    processor.
+
+    Example: forebay bench tokens --rounds 3 --plot tokens.svg
+    """
+    from extproc.bench import tokens as bench
+
+    _check_plot(plot)
+    result = _in_lab(lambda made: bench.run(made, chunks=chunks, streams=streams, rounds=rounds))
+    show(result, as_json=as_json, plot=plot, tables=views.token_tables, figure=views.token_figure)
+
+
+def _check_plot(plot: Path | None) -> None:
+    """Before minutes are spent on what cannot be drawn."""
+    if plot is not None and find_spec("matplotlib") is None:
+        typer.echo("forebay: --plot needs matplotlib: pip install 'forebay[bench]'", err=True)
+        raise typer.Exit(1)
 
 
 def _in_lab(bench: Callable[[Lab], Result]) -> Result:

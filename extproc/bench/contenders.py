@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from extproc.bench import foreign
 from extproc.bench.envoy import BUFFERED_REQUEST
 from extproc.bench.lab import BenchError, Lab
 from extproc.bench.load import NUMBER, Job, Request
@@ -20,12 +21,8 @@ from extproc.bench.upstream import ANSWER_TEXT
 from extproc.up import Stack
 
 _READY_WITHIN_S = 30.0
-_KEY = "sk-demo-acme"
+KEY = "sk-demo-acme"
 _GUARD = {"max_tokens": 1_000_000, "tokens_per_fill": 1_000_000, "fill_interval": "1s"}
-
-
-class Skipped(Exception):
-    """A contender that cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,8 @@ class Running:
     counter: Callable[[], float] | None = None
     """Something that must grow by one with each request: proof that the way was taken that the
     contender is here for."""
+    stack: Stack | None = None
+    """Forebay's own processes, where it is Forebay."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ _DIFFERENT, _SAME = _body(NUMBER), _body("000000000000")
 _PLAIN = Request(_DIFFERENT, expect=(ANSWER_TEXT,))
 _OURS = Request(
     _DIFFERENT,
-    {"x-api-key": _KEY},
+    {"x-api-key": KEY},
     expect=(ANSWER_TEXT, "x-forebay-served-by: small"),
 )
 
@@ -87,13 +86,13 @@ def _forebay(lab: Lab, upstream: str) -> Running:
 
 
 def _fill(lab: Lab, upstream: str) -> Running:
-    stack = lab.forebay("fill", upstream, _raise_guard)
+    stack = lab.forebay("fill", upstream, raise_guard)
     request = replace(_OURS, expect=(*_OURS.expect, "cache-status: forebay; fwd=uri-miss"))
     return _ours(stack, request, counter=partial(_metric, stack, "forebay_cache_stored_total"))
 
 
 def _hit(lab: Lab, upstream: str) -> Running:
-    stack = lab.forebay("hit", upstream, _raise_guard)
+    stack = lab.forebay("hit", upstream, raise_guard)
     request = replace(_OURS, body=_SAME, expect=(ANSWER_TEXT, "cache-status: forebay; hit"))
     ready = replace(_OURS, body=_SAME)  # the one answer that is stored
     return _ours(stack, request, ready)
@@ -111,6 +110,18 @@ def _shed(lab: Lab, upstream: str) -> Running:
     )
 
 
+def _litellm(lab: Lab, upstream: str) -> Running:
+    url, pid = foreign.litellm(lab, upstream)
+    headers = {"authorization": f"Bearer {foreign.LITELLM_KEY}"}
+    request = replace(_PLAIN, headers=headers)
+    return Running(url, {"proxy": pid}, request, request)
+
+
+def _vllm_router(lab: Lab, upstream: str) -> Running:
+    url, pid = foreign.vllm_router(lab, upstream)
+    return Running(url, {"proxy": pid}, _PLAIN, _PLAIN)
+
+
 def _ours(
     stack: Stack,
     request: Request,
@@ -119,13 +130,13 @@ def _ours(
     counter: Callable[[], float] | None = None,
 ) -> Running:
     pids = {name: stack.pid(name) for name in ("envoy", "processor")}
-    return Running(stack.config.url, pids, request, ready, during, counter)
+    return Running(stack.config.url, pids, request, ready, during, counter, stack)
 
 
 # --- edits of the reference config ----------------------------------------------------------------
 
 
-def _raise_guard(document: Any) -> None:
+def raise_guard(document: Any) -> None:
     """The gateway's own guard allows a tenant 500 requests a second; here it must not be met."""
     manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
     for http_filter in manager["typed_config"]["http_filters"]:
@@ -135,7 +146,7 @@ def _raise_guard(document: Any) -> None:
 
 
 def _without_cache(document: Any) -> None:
-    _raise_guard(document)
+    raise_guard(document)
     del document["node"]["metadata"]["forebay"]["cache"]
 
 
@@ -179,7 +190,7 @@ def _slots_held(url: str) -> Iterator[None]:
 
 def _ask(url: str, body: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
-    headers = {"x-api-key": _KEY, "content-type": "application/json"}
+    headers = {"x-api-key": KEY, "content-type": "application/json"}
     # A slot that a request before us held may need a moment to be free.
     for _ in range(20):
         connection.request("POST", "/v1/chat/completions", body, headers)
@@ -225,6 +236,8 @@ CONTENDERS = {
     "forebay-fill": Contender("every answer is stored", _fill),
     "forebay-hit": Contender("every answer is from the cache", _hit),
     "forebay-shed": Contender("every request is shed, its body unread", _shed),
+    "litellm": Contender(f"{foreign.LITELLM}, one worker", _litellm, foreign=True),
+    "vllm-router": Contender(foreign.VLLM_ROUTER, _vllm_router, foreign=True),
 }
 
 

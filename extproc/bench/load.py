@@ -32,6 +32,8 @@ class Request:
     status: int = 200
     expect: tuple[str, ...] = ()
     """What the bytes of an answer contain, head or body."""
+    forbid: tuple[str, ...] = ()
+    """What they do not."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,9 @@ class _Run:
         self._done = self._loop.create_future()
         self._ends_at = self._loop.time() + job.limit_s
         self._closed_to_new = False
-        self.expect = tuple(text.encode() for text in job.request.expect)
-        self.status = b"HTTP/1.1 %d " % job.request.status
+        self._expect = tuple(text.encode() for text in job.request.expect)
+        self._forbid = tuple(text.encode() for text in job.request.forbid)
+        self._status = b"HTTP/1.1 %d " % job.request.status
         self.sent = self.answered = self.reads = self.events = 0
         self.latencies_us: list[int] = []
         self.wrong: list[str] = []
@@ -143,7 +146,7 @@ class _Run:
         self.latencies_us.append((perf_counter_ns() - connection.due_ns) // 1000)
         self.answered += 1
         self.events += answer.count(b"data: ")
-        if not answer.startswith(self.status) or any(text not in answer for text in self.expect):
+        if not self._is_right(answer):
             self.fail(answer[:600].decode(errors="replace"))
             return
         if self._job.mode == "open":
@@ -157,6 +160,13 @@ class _Run:
             self._send(connection, perf_counter_ns())
         elif self.answered == self.sent:
             self._end()
+
+    def _is_right(self, answer: bytes) -> bool:
+        return (
+            answer.startswith(self._status)
+            and all(text in answer for text in self._expect)
+            and not any(text in answer for text in self._forbid)
+        )
 
     def fail(self, what: str) -> None:
         """One wrong answer fails the job: what follows it would not be worth measuring."""

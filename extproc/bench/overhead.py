@@ -4,25 +4,18 @@ The contenders take turns, several rounds, so that the noise of the machine hits
 answer is checked; a wrong one ends the benchmark. No bar is ever adjusted to what is measured.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from extproc.bench.bars import Bar, Measures, Side, judge, medians, percentile
-from extproc.bench.contenders import CONTENDERS, Running, Skipped, wait_until_ready
-from extproc.bench.lab import BenchError, Lab, say
-from extproc.bench.load import Job, Outcome
-from extproc.bench.processes import cpu_s, resident_mib
+from extproc.bench import processor
+from extproc.bench.bars import Bar, Side, judge, medians
+from extproc.bench.contenders import CONTENDERS, wait_until_ready
+from extproc.bench.entry import CONNECTIONS, RATES, Entry
+from extproc.bench.foreign import Skipped
+from extproc.bench.lab import Lab, say
 from extproc.bench.report import Result, machine
 
-RATES = (50, 200)
-"""Requests a second of the open loops; far below what any contender can do."""
-CONNECTIONS = 16
 _WARM_UP = 200
-_RATE_S = 2.0
-_SATURATION_S = 5.0
-# Envoy's access log reaches the processor at most this long after an exchange.
-_SETTLE_S = 0.6
 
 BARS = (
     Bar(
@@ -63,77 +56,9 @@ BARS = (
 )
 
 
-class Entry:
-    """A contender while it runs: its numbers so far."""
-
-    def __init__(self, lab: Lab, name: str, running: Running) -> None:
-        self._lab = lab
-        self.name = name
-        self.running = running
-        self.rounds: list[Measures] = []
-        self.answers = 0
-        self.started_mib = self.memory_mib()
-
-    def load(self, requests: int, **how: Any) -> Outcome:
-        """Run a job; BenchError at any answer that is not as expected."""
-        running = self.running
-        outcome = self._lab.load(
-            Job(running.url, running.request, requests, first_number=self.answers + 1, **how)
-        )
-        if outcome.wrong or outcome.answered != outcome.sent:
-            raise BenchError(
-                f"{self.name}: {outcome.answered} answers to {outcome.sent} requests; wrong: "
-                f"{outcome.wrong[:1]}"
-            )
-        self.answers += outcome.answered
-        return outcome
-
-    def cpu_us(self, requests: int, **how: Any) -> tuple[Measures, Outcome]:
-        """A job, and what each process used for it, per request."""
-        before = {name: cpu_s(pid) for name, pid in self.running.pids.items()}
-        outcome = self.load(requests, **how)
-        time.sleep(_SETTLE_S)
-        return {
-            f"{name}_cpu_us": (cpu_s(pid) - before[name]) / outcome.answered * 1e6
-            for name, pid in self.running.pids.items()
-        }, outcome
-
-    def measure(self, requests: int) -> None:
-        """One round."""
-        measures: Measures = {}
-        with self.running.during():
-            counted, answers = self.running.counter and self.running.counter(), self.answers
-            for rate in RATES:
-                most = min(requests, int(rate * _RATE_S))
-                outcome = self.load(most, mode="open", rate=float(rate), limit_s=_RATE_S * 2)
-                measures |= _latencies(outcome, f"at_{rate}")
-            used, outcome = self.cpu_us(requests, connections=CONNECTIONS, limit_s=_SATURATION_S)
-            if self.running.counter and counted is not None:
-                _prove(self, self.running.counter() - counted, self.answers - answers)
-        measures |= used | {"all_cpu_us": sum(used.values())}
-        measures["requests_per_s"] = outcome.answered / outcome.wall_s
-        measures |= _latencies(outcome, "at_saturation")
-        self.rounds.append(measures)
-
-    def memory_mib(self) -> float | None:
-        pid = self.running.pids.get("processor") or self.running.pids.get("proxy")
-        return resident_mib(pid) if pid else None
-
-
-def _latencies(outcome: Outcome, when: str) -> Measures:
-    latencies = outcome.latencies_us
-    return {f"p{p}_ms_{when}": percentile(latencies, p) / 1000 for p in (50, 99)}
-
-
-def _prove(entry: Entry, counted: float, answers: int) -> None:
-    if counted != answers:
-        raise BenchError(
-            f"{entry.name}: {answers} answers, but only {counted:g} went the way that is measured"
-        )
-
-
-def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int) -> Result:
-    """`requests`: at saturation, for each contender and round."""
+def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int = 0) -> Result:
+    """`requests`: at saturation, for each contender and round. `soak`: further exchanges for the
+    memory in the long run."""
     upstream = lab.upstream()
     skipped: dict[str, str] = {}
     entries = _start(lab, upstream, names, skipped)
@@ -141,7 +66,12 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int) -> Result
         say(f"round {number + 1} of {rounds}: {', '.join(entries)}")
         for entry in _turned(list(entries.values()), number):
             entry.measure(requests)
-    return {
+    large = {
+        name: processor.large_prompt_ms(entries[name])
+        for name in ("minimal", "forebay")
+        if name in entries
+    }
+    result: Result = {
         "bench": "overhead",
         "machine": machine(),
         "settings": {
@@ -155,7 +85,14 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int) -> Result
         "contenders": summary(entries),
         "skipped": skipped,
         "ratios": [judge(bar, {n: e.rounds for n, e in entries.items()}) for bar in BARS],
+        "large_prompt_cpu_ms": large,
     }
+    forebay = entries.get("forebay")
+    if forebay and forebay.running.stack:
+        result["processor_start_ms"] = processor.start_ms(lab, forebay.running.stack)
+        if soak:
+            result["soak"] = processor.soak(forebay, soak)
+    return result
 
 
 def _start(

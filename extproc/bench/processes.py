@@ -1,17 +1,23 @@
-"""What processes cost: their CPU time and memory, from /proc (Linux). Reads, never changes."""
+"""What processes cost: their CPU time and memory, as Linux counts them. Reads, never changes."""
 
 import os
+import time
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SCHED_CLOCK = 2
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds, user and system, of a process, its threads and its children, since it began.
-    Of children that have ended too, if they were waited for."""
+    """CPU seconds, user and system, of a process, all its threads and its children, since it began.
+
+    What utime + stime in /proc/PID/stat count, but in nanoseconds instead of ticks of 10 ms: by the
+    clock of clock_getcpuclockid(3). Of children that have ended and were waited for, by stat.
+    """
+    own = time.clock_gettime((~pid << 3) | _SCHED_CLOCK)
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    own = sum(int(ticks) for ticks in fields[11:15]) / _TICKS_PER_S  # utime stime cutime cstime
-    return own + sum(cpu_s(child) for child in _children(pid))
+    ended = sum(int(ticks) for ticks in fields[13:15]) / _TICKS_PER_S  # cutime cstime
+    return own + ended + sum(cpu_s(child) for child in _children(pid))
 
 
 def resident_mib(pid: int) -> float:
