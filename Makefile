@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BACKENDS ?=
 ARGS ?=
 
-.PHONY: up test soak test-vllm lint protos clean help
+.PHONY: up test soak test-vllm bench lint protos clean help
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -35,6 +35,11 @@ soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (a minute or two)
 test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/forebay) and prove the gateway against it
 	$(PYTHON) tests/vllm/install.py
 	FOREBAY_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm -v --durations=10
+
+bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about ten minutes on a quiet machine)
+	@mkdir -p bench
+	$(BIN)/forebay bench overhead --plot bench/overhead.svg
+	$(BIN)/forebay bench tokens --plot bench/tokens.svg
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

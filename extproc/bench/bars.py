@@ -6,8 +6,9 @@ A ratio is taken within each round, where both sides met the same noise; its val
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
 Measures = dict[str, float]
 """What one round measured of one contender; the names carry the units."""
 
@@ -58,3 +59,9 @@ def judge(bar: Bar, rounds: Mapping[str, Sequence[Measures]]) -> dict[str, Any]:
         "highest": max(ratios),
         "holds": holds,
     }
+
+
+def turned(those: Sequence[T], by: int) -> list[T]:
+    """In rotation, so that each comes once first, once second, ..."""
+    by %= len(those)
+    return [*those[by:], *those[:by]]

@@ -83,7 +83,11 @@ def litellm(lab: Lab, upstream: str) -> tuple[str, int]:
     settings = ("LITELLM_LOG=ERROR", "LITELLM_MODE=PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP=True")
     path = f"PATH={tools}:{os.environ.get('PATH', '')}"
     return _start(
-        lab, port, ("env", path, *settings, *command, "--num_workers", "1"), "/health/liveliness"
+        lab,
+        "litellm",
+        port,
+        ("env", path, *settings, *command, "--num_workers", "1"),
+        "/health/liveliness",
     )
 
 
@@ -92,14 +96,16 @@ def vllm_router(lab: Lab, upstream: str) -> tuple[str, int]:
     tools = installed("vllm-router", VLLM_ROUTER)
     port, metrics_port = free_port(), free_port()
     command = (str(tools / "vllm-router"), "--worker-urls", upstream, "--policy", "round_robin")
-    where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warn")
+    where = ("--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
     metrics = ("--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port))
-    return _start(lab, port, (*command, *where, *metrics), "/health")
+    return _start(lab, "vllm-router", port, (*command, *where, *metrics), "/health")
 
 
-def _start(lab: Lab, port: int, command: tuple[str, ...], health: str) -> tuple[str, int]:
+def _start(
+    lab: Lab, name: str, port: int, command: tuple[str, ...], health: str
+) -> tuple[str, int]:
     url = f"http://127.0.0.1:{port}"
     try:
-        return url, lab.start(f"foreign-{port}", command, f"{url}{health}", _START_WITHIN_S)
+        return url, lab.start(name, command, f"{url}{health}", _START_WITHIN_S)
     except UpError as error:
-        raise Skipped(f"does not start: {str(error).splitlines()[0]}") from error
+        raise Skipped(f"does not start: {str(error).splitlines()[-1]}") from error

@@ -80,7 +80,7 @@ class _Run:
         self.sent = self.answered = self.reads = self.events = 0
         self.latencies_us: list[int] = []
         self.wrong: list[str] = []
-        self._before, self._number, self._after = _prepared(job)
+        self._before, self._number, self._after = prepared(job)
 
     async def run(self) -> Outcome:
         job = self._job
@@ -179,7 +179,7 @@ class _Run:
             self._done.set_result(None)
 
 
-def _prepared(job: Job) -> tuple[bytes, bool, bytes]:
+def prepared(job: Job) -> tuple[bytes, bool, bytes]:
     """The whole request as bytes: what stands before a number, whether there is one, the rest."""
     body = job.request.body.encode()
     parts = urlsplit(job.url)
@@ -218,13 +218,13 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._run.reads += 1
         self._answer += data
-        if _is_whole(self._answer):
+        if is_whole(self._answer):
             answer = bytes(self._answer)
             self._answer.clear()
             self._run.got(self, answer)
 
 
-def _is_whole(answer: bytearray) -> bool:
+def is_whole(answer: bytearray) -> bool:
     end = answer.find(b"\r\n\r\n")
     if end < 0:
         return False
@@ -235,11 +235,15 @@ def _is_whole(answer: bytearray) -> bool:
     return answer.endswith(b"\r\n0\r\n\r\n")  # chunked
 
 
+async def run_job(job: Job) -> Outcome:
+    return await _Run(job).run()
+
+
 async def _work() -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
         given = orjson.loads(line)
-        outcome = await _Run(Job(**{**given, "request": Request(**given["request"])})).run()
+        outcome = await run_job(Job(**{**given, "request": Request(**given["request"])}))
         sys.stdout.buffer.write(orjson.dumps(outcome) + b"\n")
         sys.stdout.buffer.flush()
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from extproc.bench import processor
-from extproc.bench.bars import Bar, Side, judge, medians
+from extproc.bench.bars import Bar, Side, judge, medians, turned
 from extproc.bench.contenders import CONTENDERS, wait_until_ready
 from extproc.bench.entry import CONNECTIONS, RATES, Entry
 from extproc.bench.foreign import Skipped
@@ -61,13 +61,14 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int
     memory in the long run."""
     upstream = lab.upstream()
     skipped: dict[str, str] = {}
-    entries = _start(lab, upstream, names, skipped)
+    entries = _start(lab, upstream, names, requests, skipped)
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}: {', '.join(entries)}")
-        for entry in _turned(list(entries.values()), number):
+        for entry in turned(list(entries.values()), number):
             entry.measure(requests)
+    told = summary(entries)
     large = {
-        name: processor.large_prompt_ms(entries[name])
+        name: processor.large_prompt_ms(entries[name], requests)
         for name in ("minimal", "forebay")
         if name in entries
     }
@@ -82,7 +83,7 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int
             "envoy_concurrency": 1,
             "changed_in_the_reference_config": "local_ratelimit raised to 1,000,000 requests/s",
         },
-        "contenders": summary(entries),
+        "contenders": told,
         "skipped": skipped,
         "ratios": [judge(bar, {n: e.rounds for n, e in entries.items()}) for bar in BARS],
         "large_prompt_cpu_ms": large,
@@ -96,7 +97,7 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int
 
 
 def _start(
-    lab: Lab, upstream: str, names: Sequence[str], skipped: dict[str, str]
+    lab: Lab, upstream: str, names: Sequence[str], requests: int, skipped: dict[str, str]
 ) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for name in names:
@@ -110,15 +111,9 @@ def _start(
             continue
         entries[name] = entry = Entry(lab, name, running)
         with running.during():
-            entry.load(_WARM_UP, connections=CONNECTIONS)
+            entry.load(min(_WARM_UP, requests), connections=CONNECTIONS)
         entry.started_mib = entry.memory_mib()
     return entries
-
-
-def _turned(entries: list[Entry], by: int) -> list[Entry]:
-    """In rotation: each comes once first, once second, ..."""
-    by %= len(entries)
-    return entries[by:] + entries[:by]
 
 
 def summary(entries: Mapping[str, Entry]) -> dict[str, Any]:

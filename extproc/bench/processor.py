@@ -3,7 +3,6 @@ run. Parts of `forebay bench overhead`.
 """
 
 import copy
-import subprocess
 import sys
 import time
 import urllib.request
@@ -17,7 +16,7 @@ import yaml
 from extproc.bench.entry import Entry
 from extproc.bench.envoy import free_port
 from extproc.bench.lab import BenchError, Lab, say
-from extproc.up import Stack
+from extproc.up import Child, Stack
 
 _STARTS = 3
 _START_WITHIN_S = 30.0
@@ -36,15 +35,16 @@ def start_ms(lab: Lab, stack: Stack) -> float:
     command = (sys.executable, "-m", "extproc", "serve", "--config", str(file))
     listen = ("--listen", f"unix:{lab.socket('start')}")
     took: list[float] = []
+    url = f"http://127.0.0.1:{port}/readyz"
     for _ in range(_STARTS):
+        child = Child("start", (*command, *listen), lab.folder / "start.log", url)
         began = time.perf_counter()
-        process = subprocess.Popen((*command, *listen), stderr=subprocess.DEVNULL)
+        child.start()
         try:
-            _wait_until_ready(lab, f"http://127.0.0.1:{port}/readyz")
+            _wait_until_ready(lab, url)
             took.append((time.perf_counter() - began) * 1000)
         finally:
-            process.terminate()
-            process.wait()
+            child.stop()
     return median(took)
 
 
@@ -58,7 +58,7 @@ def _wait_until_ready(lab: Lab, url: str) -> None:
     raise BenchError(f"the processor is not ready after {_START_WITHIN_S:g} s")
 
 
-def large_prompt_ms(entry: Entry) -> float:
+def large_prompt_ms(entry: Entry, requests: int) -> float:
     """CPU that the processor needs for a prompt of 1 MB more than for a small one, in ms. One
     request at a time, so it is also the time that its event loop is busy with it."""
     usual = entry.running.request
@@ -69,7 +69,9 @@ def large_prompt_ms(entry: Entry) -> float:
         raise BenchError("the large prompt is not large")
     say(f"a prompt of 1 MB to {entry.name}")
     used = [
-        entry.cpu_us(_LARGE_REQUESTS, connections=1, request=request)[0]["processor_cpu_us"]
+        entry.cpu_us(min(requests, _LARGE_REQUESTS), connections=1, request=request)[0][
+            "processor_cpu_us"
+        ]
         for request in (large, usual)
     ]
     return (used[0] - used[1]) / 1000

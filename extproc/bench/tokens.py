@@ -8,11 +8,10 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from extproc import config
-from extproc.bench.bars import Bar, Measures, Side, judge, medians
+from extproc.bench.bars import Bar, Measures, Side, judge, medians, turned
 from extproc.bench.contenders import KEY, Running, raise_guard, wait_until_ready
 from extproc.bench.envoy import STREAMED_ANSWER
 from extproc.bench.foreign import Skipped
@@ -46,13 +45,6 @@ BARS = (
 )
 
 
-@dataclass(frozen=True)
-class Contender:
-    what: str
-    start: Callable[[Lab, str], Running]
-    asks_usage: bool = False
-
-
 def _envoy(lab: Lab, upstream: str) -> Running:
     url, pid = lab.envoy("envoy", upstream)
     return _running(url, {"envoy": pid})
@@ -64,12 +56,8 @@ def _echo(lab: Lab, upstream: str) -> Running:
     return _running(url, {"envoy": pid, "processor": processor})
 
 
-def _forebay(
-    lab: Lab, upstream: str, *, name: str, edit: Callable[[Any], None], usage: bool = False
-) -> Running:
-    stack = lab.forebay(name, upstream, edit)
-    pids = {part: stack.pid(part) for part in ("envoy", "processor")}
-    return _running(stack.config.url, pids, usage)
+def _forebay(lab: Lab, upstream: str) -> Running:
+    return _stack(lab, upstream, "forebay", raise_guard)
 
 
 def _guard(lab: Lab, upstream: str) -> Running:
@@ -79,21 +67,23 @@ def _guard(lab: Lab, upstream: str) -> Running:
         try:
             config.from_document(document)
         except config.ConfigError as error:
-            raise Skipped(f"this version has no such policy ({_last_line(error)})") from error
+            last = str(error).strip().splitlines()[-1].strip()
+            raise Skipped(f"this version has no such policy ({last})") from error
 
-    return _forebay(lab, upstream, name="guard", edit=edit)
-
-
-def _last_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1].strip()
+    return _stack(lab, upstream, "guard", edit)
 
 
-def _running(url: str, pids: dict[str, int], usage: bool = False) -> Running:
-    request = _request(SHORT, usage)
+def _stack(lab: Lab, upstream: str, name: str, edit: Callable[[Any], None]) -> Running:
+    stack = lab.forebay(name, upstream, edit)
+    return _running(stack.config.url, {part: stack.pid(part) for part in ("envoy", "processor")})
+
+
+def _running(url: str, pids: dict[str, int]) -> Running:
+    request = _request(SHORT, usage=False)
     return Running(url, pids, request, request)
 
 
-def _request(chunks: int, usage: bool) -> Request:
+def _request(chunks: int, *, usage: bool) -> Request:
     """A streamed answer of so many chunks; `usage`: the client asks for the usage chunk."""
     messages = [{"role": "user", "content": f"Question {NUMBER}: is the sky blue?"}]
     body: dict[str, object] = {"model": "auto", "stream": True, "max_tokens": chunks}
@@ -107,42 +97,57 @@ def _request(chunks: int, usage: bool) -> Request:
     )
 
 
+GATEWAYS: dict[str, Callable[[Lab, str], Running]] = {
+    "envoy": _envoy,
+    "forebay": _forebay,
+    "guard": _guard,
+    "echo": _echo,
+}
+
+
+@dataclass(frozen=True)
+class Contender:
+    what: str
+    gateway: str
+    asks_usage: bool = False
+
+
 CONTENDERS = {
-    "envoy": Contender("plain Envoy", _envoy),
+    "envoy": Contender("plain Envoy", "envoy"),
     "counted": Contender(
-        "Forebay's config counts natively; the client asked for usage",
-        partial(_forebay, name="counted", edit=raise_guard, usage=True),
+        "the reference config counts natively; the client asked for usage",
+        "forebay",
         asks_usage=True,
     ),
     "hidden": Contender(
-        "counted, and the usage chunk hidden from a client that did not ask: the normal stream",
-        partial(_forebay, name="hidden", edit=raise_guard),
+        "the normal stream: counted, and the usage chunk hidden, since the client did not ask",
+        "forebay",
     ),
-    "guard": Contender("every chunk by way of Forebay's processor", _guard),
-    "echo": Contender("every chunk by way of the least processor", _echo),
+    "guard": Contender("every chunk by way of Forebay's processor", "guard"),
+    "echo": Contender("every chunk by way of the least processor", "echo"),
 }
 
 
 def run(lab: Lab, *, chunks: int, streams: int, rounds: int) -> Result:
     """`chunks` of each of `streams` answers at once."""
     upstream = lab.upstream(chunk_ms=CHUNK_MS)
-    running: dict[str, Running] = {}
-    skipped: dict[str, str] = {}
-    for name, contender in CONTENDERS.items():
+    gateways: dict[str, Running] = {}
+    why_not: dict[str, str] = {}
+    for name, start in GATEWAYS.items():
         say(f"starting {name}")
         try:
-            running[name] = contender.start(lab, upstream)
+            gateways[name] = start(lab, upstream)
         except Skipped as why:
-            skipped[name] = str(why)
+            why_not[name] = str(why)
             say(f"{name} is skipped: {why}")
             continue
-        wait_until_ready(lab, name, running[name])
+        wait_until_ready(lab, name, gateways[name])
+    running = {n: gateways[c.gateway] for n, c in CONTENDERS.items() if c.gateway in gateways}
+    skipped = {n: why_not[c.gateway] for n, c in CONTENDERS.items() if c.gateway in why_not}
     measured: dict[str, list[Measures]] = {name: [] for name in running}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
-        names = list(running)
-        turn = number % len(names)
-        for name in names[turn:] + names[:turn]:
+        for name in turned(list(running), number):
             measured[name].append(_measure(lab, name, running[name], chunks, streams))
     return {
         "bench": "tokens",
@@ -175,7 +180,9 @@ def _measure(lab: Lab, name: str, running: Running, chunks: int, streams: int) -
     reads = 0.0
     for length in (SHORT, chunks):
         before = {part: cpu_s(pid) for part, pid in running.pids.items()}
-        outcome = lab.load(Job(running.url, _request(length, usage), streams, connections=streams))
+        outcome = lab.load(
+            Job(running.url, _request(length, usage=usage), streams, connections=streams)
+        )
         _check(name, outcome, length, streams, usage)
         time.sleep(_SETTLE_S)
         used.append({part: cpu_s(pid) - before[part] for part, pid in running.pids.items()})

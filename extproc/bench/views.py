@@ -40,6 +40,9 @@ def overhead_tables(result: Result) -> Iterable[Table]:
     for name, told in contenders.items():
         cells: list[str] = []
         for rate in rates:
+            if told["requests_per_s"] < rate:  # a queue without end, whose length says nothing
+                cells += ("too many",) * 2
+                continue
             for p in (50, 99):
                 more = told.get(f"added_p{p}_ms_at_{rate}")
                 added = "" if more is None else f" ({more:+.1f})"
