@@ -2,17 +2,23 @@
 
 import asyncio
 import os
+import sys
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from extproc.bench import views
 from extproc.bench.bars import Bar, Side, judge, medians, percentile, turned
-from extproc.bench.contenders import CONTENDERS
+from extproc.bench.cli import app
+from extproc.bench.contenders import CONTENDERS, Running
+from extproc.bench.entry import Entry
 from extproc.bench.envoy import BUFFERED_REQUEST, envoy_config
-from extproc.bench.load import NUMBER, Job, Request, is_whole, prepared, run_job
+from extproc.bench.lab import BenchError, Lab
+from extproc.bench.load import NUMBER, Job, Outcome, Request, is_whole, prepared, run_job
 from extproc.bench.overhead import BARS
 from extproc.bench.processes import cpu_s, resident_mib
 from extproc.bench.report import Result
@@ -138,3 +144,30 @@ async def test_the_load_generator_fails_a_job_at_a_wrong_answer() -> None:
         outcome = await run_job(job)
     assert outcome.answered == 1
     assert outcome.wrong[0].startswith("HTTP/1.1 503")
+
+
+@pytest.mark.parametrize(
+    ("answered", "wrong"),
+    [(5, ["HTTP/1.1 503"]), (4, [])],
+    ids=["a wrong answer", "an answer too few"],
+)
+def test_a_contender_that_answers_otherwise_than_expected_ends_the_benchmark(
+    answered: int, wrong: list[str]
+) -> None:
+    class BrokenLab:
+        def load(self, job: Job) -> Outcome:
+            return Outcome(job.requests, answered, 1.0, [1] * answered, 5, 0, wrong)
+
+    running = Running("http://127.0.0.1:1", {}, Request("{}"), Request("{}"))
+    entry = Entry(cast(Lab, BrokenLab()), "broken", running)
+    with pytest.raises(BenchError, match="broken"):
+        entry.load(5)
+
+
+def test_without_matplotlib_a_picture_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    done = CliRunner().invoke(app, ["overhead", "--plot", "x.svg"])
+    assert done.exit_code == 1
+    assert "pip install 'forebay[bench]'" in done.output
