@@ -9,6 +9,7 @@ from statistics import median, quantiles
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
+
 Measures = dict[str, float]
 """What one round measured of one contender; the names carry the units."""
 
@@ -42,7 +43,7 @@ def medians(rounds: Sequence[Measures]) -> Measures:
 
 
 def judge(bar: Bar, rounds: Mapping[str, Sequence[Measures]]) -> dict[str, Any]:
-    """`holds` is None where a side was not measured, with the reason in `value`'s place."""
+    """The bar, what was measured and whether it holds; None where a side was not measured."""
     told = {"what": bar.what, "wanted": bar.wanted, "bar": bar.limit}
     tops, bottoms = rounds.get(bar.top.contender), rounds.get(bar.bottom.contender)
     if not tops or not bottoms:

@@ -1,4 +1,7 @@
-"""A contender while it is measured, in one benchmark of requests."""
+"""A contender of `forebay bench overhead` while it is measured, round by round.
+
+Never keeps a number of a job that had a wrong answer.
+"""
 
 import time
 from typing import Any
@@ -10,7 +13,7 @@ from extproc.bench.load import Job, Outcome, Request
 from extproc.bench.processes import cpu_s, resident_mib
 
 RATES = (50, 200)
-"""Requests a second of the open loops; far below what any contender can do."""
+"""Requests a second of the open loops; far below what any gateway with Envoy can do."""
 CONNECTIONS = 16
 _RATE_S = 2.0
 _SATURATION_S = 5.0
@@ -82,5 +85,5 @@ def _latencies(outcome: Outcome, when: str) -> Measures:
 def _prove(entry: Entry, counted: float, answers: int) -> None:
     if counted != answers:
         raise BenchError(
-            f"{entry.name}: {answers} answers, but only {counted:g} went the way that is measured"
+            f"{entry.name}: {answers} answers, but {counted:g} went the way that is measured"
         )
