@@ -40,6 +40,7 @@ bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about ten min
 	@mkdir -p bench
 	$(BIN)/forebay bench overhead --plot bench/overhead.svg
 	$(BIN)/forebay bench tokens --plot bench/tokens.svg
+	$(BIN)/forebay bench batching --plot bench/batching.svg
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -2,8 +2,8 @@
 
 import typer
 
-from extproc.bench.batching import batching
 from extproc.bench import commands
+from extproc.bench.batching import batching
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -17,7 +17,7 @@ from extproc import wire
 _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 
 _BODY = b'{"id":"chatcmpl-bench","object":"chat.completion","choices":[]}'
-_IMMEDIATE = wire.immediate(200, (("content-type", "application/json"),), _BODY, "bench")
+_IMMEDIATE = wire.immediate("bench", 200, (("content-type", "application/json"),), _BODY, "bench")
 
 _Context = grpc.aio.ServicerContext
 
@@ -46,7 +46,7 @@ async def _echo(_: object, context: _Context) -> None:
     while (data := await context.read()) is not grpc.aio.EOF:
         message = wire.read(data)
         if isinstance(message, wire.AnswerBody):
-            await context.write(wire.pass_piece(message))
+            await context.write(wire.piece(message.piece, end_of_stream=message.end_of_stream))
         elif isinstance(message, wire.OtherPhase):
             await context.write(message.reply)
 

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from extproc import config
 from extproc.bench.bars import Bar, Measures, Side, judge, medians, turned
 from extproc.bench.contenders import KEY, Running, raise_guard, wait_until_ready
 from extproc.bench.envoy import STREAMED_ANSWER
-from extproc.bench.foreign import Skipped
 from extproc.bench.lab import BenchError, Lab, say
 from extproc.bench.load import NUMBER, Job, Outcome, Request
 from extproc.bench.processes import cpu_s
@@ -63,12 +61,8 @@ def _forebay(lab: Lab, upstream: str) -> Running:
 def _guard(lab: Lab, upstream: str) -> Running:
     def edit(document: Any) -> None:
         raise_guard(document)
-        document["node"]["metadata"]["forebay"]["response"]["partial_by"] = "guard"
-        try:
-            config.from_document(document)
-        except config.ConfigError as error:
-            last = str(error).strip().splitlines()[-1].strip()
-            raise Skipped(f"this version has no such policy ({last})") from error
+        for pool in document["node"]["metadata"]["forebay"]["pools"].values():
+            pool["partial_by"] = "guard"
 
     return _stack(lab, upstream, "guard", edit)
 
@@ -132,18 +126,11 @@ def run(lab: Lab, *, chunks: int, streams: int, rounds: int) -> Result:
     """`chunks` of each of `streams` answers at once."""
     upstream = lab.upstream(chunk_ms=CHUNK_MS)
     gateways: dict[str, Running] = {}
-    why_not: dict[str, str] = {}
     for name, start in GATEWAYS.items():
         say(f"starting {name}")
-        try:
-            gateways[name] = start(lab, upstream)
-        except Skipped as why:
-            why_not[name] = str(why)
-            say(f"{name} is skipped: {why}")
-            continue
+        gateways[name] = start(lab, upstream)
         wait_until_ready(lab, name, gateways[name])
-    running = {n: gateways[c.gateway] for n, c in CONTENDERS.items() if c.gateway in gateways}
-    skipped = {n: why_not[c.gateway] for n, c in CONTENDERS.items() if c.gateway in why_not}
+    running = {name: gateways[contender.gateway] for name, contender in CONTENDERS.items()}
     measured: dict[str, list[Measures]] = {name: [] for name in running}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
@@ -169,7 +156,6 @@ def run(lab: Lab, *, chunks: int, streams: int, rounds: int) -> Result:
             }
             for name, each in measured.items()
         },
-        "skipped": skipped,
         "ratios": [judge(bar, measured) for bar in BARS],
     }
 

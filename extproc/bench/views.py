@@ -52,7 +52,10 @@ def overhead_tables(result: Result) -> Iterable[Table]:
     yield _ratios(result)
     yield _more(result)
     if result["skipped"]:
-        yield _left_out(result)
+        table = Table(title="Left out", show_header=False)
+        for name, why in result["skipped"].items():
+            table.add_row(name, why)
+        yield table
 
 
 def _more(result: Result) -> Table:
@@ -67,13 +70,6 @@ def _more(result: Result) -> Table:
         table.add_row(
             f"memory after {step['exchanges']:,} exchanges", f"{step['memory_mib']:.1f} MiB"
         )
-    return table
-
-
-def _left_out(result: Result) -> Table:
-    table = Table(title="Left out", show_header=False)
-    for name, why in result["skipped"].items():
-        table.add_row(name, why)
     return table
 
 
@@ -110,8 +106,6 @@ def token_tables(result: Result) -> Iterable[Table]:
         )
     yield table
     yield _ratios(result)
-    if result["skipped"]:
-        yield _left_out(result)
 
 
 def overhead_figure(result: Result) -> "Figure":
