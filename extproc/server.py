@@ -32,6 +32,9 @@ _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 # After the last exchange Envoy's log still has to tell of it (buffer_flush_interval, 0.5 s).
 _LAST_LOG_S = 1.0
 _LAG_EVERY_S = 0.1
+# Envoy resets a stream that is over. To finish it with a status first would be work for nothing,
+# and each status that meets a reset costs grpcio some memory for ever (grpc/grpc#43360).
+_RESET_WITHIN_S = 0.1
 
 
 class CannotListen(Exception):
@@ -178,6 +181,7 @@ class _Service:
             self._exchanges -= 1
             if not self._exchanges:
                 self._idle.set()
+        await asyncio.sleep(_RESET_WITHIN_S)  # which ends here, cancelled
 
     async def _log(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
         """Envoy never ends this stream itself; it is over when we have drained."""

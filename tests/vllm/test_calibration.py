@@ -1,28 +1,17 @@
 """The promise of a calibration, against real vLLM: a simulator that was calibrated on a server is
 as fast as that server, within a quarter, with one stream and with eight.
-
-FOREBAY_VLLM_PYTHON names a Python that has vLLM installed; `vllm_url` and `vllm_model` are one
-server of it.
 """
 
-import os
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from serving.calibrate import Server, calibrate, measure
+from serving import calibrate
 from serving.engine import StepTime
 from serving.profile import load, save
 from serving.sim import SimSettings, running
-
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get("FOREBAY_VLLM_PYTHON"),
-        reason="needs vLLM: set FOREBAY_VLLM_PYTHON to a Python that has it",
-    ),
-    pytest.mark.timeout(600),
-]
+from tests.vllm.servers import Server
 
 WITHIN = 0.25
 ROUNDS = 5
@@ -40,7 +29,9 @@ async def _ratios(url: str, model: str, step_time: StepTime, streams: int) -> tu
         # In turns, so that what else the machine does hits both.
         for _ in range(ROUNDS):
             for base, measured in ((url, real), (f"http://127.0.0.1:{port}", simulated)):
-                measured.append(await measure(base, streams, model=model, tokens=32, rounds=1))
+                measured.append(
+                    await calibrate.measure(base, streams, model=model, tokens=32, rounds=1)
+                )
     tpot, throughput = (
         median(one[index] for one in simulated) / median(one[index] for one in real)
         for index in (0, 1)
@@ -49,17 +40,17 @@ async def _ratios(url: str, model: str, step_time: StepTime, streams: int) -> tu
 
 
 async def test_a_calibrated_simulator_is_as_fast_as_the_real_server(
-    vllm_url: str, vllm_model: str, tmp_path: Path
+    large: Server, tmp_path: Path
 ) -> None:
     seen: list[dict[int, tuple[float, float]]] = []
     for number in range(TRIES):
-        async with Server(vllm_url, model=vllm_model) as server:
-            fitted = await calibrate(server, tokens=32)
+        async with calibrate.Server(large.url, model=large.model) as server:
+            fitted = await calibrate.calibrate(server, tokens=32)
         profile = tmp_path / f"{number}.json"
         save(profile, fitted.step_time, {})
         seen.append(
             {
-                streams: await _ratios(vllm_url, vllm_model, load(profile), streams)
+                streams: await _ratios(large.url, large.model, load(profile), streams)
                 for streams in (1, 8)
             }
         )

@@ -86,3 +86,28 @@ def test_a_deadline_ends_a_json_answer_with_what_there_is(
     assert answer.usage
     by_server = large.metric("vllm:generation_tokens_total") - generated
     assert answer.usage.completion_tokens == by_server
+
+
+def test_a_guarded_stream_is_ended_by_the_gateway_and_the_engine_stops(
+    make_gateway: MakeGateway, shared_gateway: Gateway, large: Server
+) -> None:
+    urls = {pool: (url,) for pool, url in shared_gateway.stack.config.backend_urls.items()}
+    policy = {
+        "pools": {"large": {"partial_by": "guard"}},
+        "response": {"deadline": f"{DEADLINE_S:g}s"},
+    }
+    guarded = make_gateway(backends=urls, policy=policy)
+    generated = large.metric("vllm:generation_tokens_total")
+    chunks = list(
+        guarded.client().chat.completions.create(
+            **STORY, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    *_, last, usage = chunks
+    assert last.choices[0].finish_reason == "length"
+    assert last.model_extra == {"forebay": {"incomplete": True, "reason": "deadline"}}
+    large.wait_until_idle()
+    by_server = large.metric("vllm:generation_tokens_total") - generated
+    assert usage.usage
+    # The engine works on until Envoy has closed its stream.
+    assert 0 <= by_server - usage.usage.completion_tokens < 20
