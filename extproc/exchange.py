@@ -127,7 +127,7 @@ class Exchange:
             self._closing.cancel()
         if self._lease is not None:
             self._lease.end()
-        self._gateway.metrics.decisions[self._decision, self._tenant.label].inc()
+        self._gateway.metrics.decisions[self._decision, self._tenant.label] += 1
         facts = self._facts
         facts["request_id"] = self._request_id
         facts["tenant"] = self._tenant.label
@@ -170,29 +170,29 @@ class Exchange:
         self._tiers = route.pools
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
-        kind = "stream" if request.stream else "json"
         await self._stream.send(
             wire.admit(
-                kind=kind,
+                kind="stream" if request.stream else "json",
                 tiers=route.pools,
+                facts=(
+                    ("tenant", self._tenant.label),
+                    ("route", f"{first}; reason={route.reason}"),
+                    ("cache_status", self._cache_status),
+                    ("hide_usage", "0" if new_body is None else "1"),
+                    ("models", self._policy.model_names(request.model, route.pools)),
+                ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
-                facts={
-                    "kind": kind,
-                    "tenant": self._tenant.label,
-                    "route": f"{first}; reason={route.reason}",
-                    "queue_ms": f"{queued_s * 1000:.1f}",
-                    "cache_status": self._cache_status,
-                    "hide_usage": "0" if new_body is None else "1",
-                    "models": self._policy.model_names(request.model, route.pools),
-                    "model_span": f"{model_span[0]}:{model_span[1]}",
-                    "body_length": str(len(body if new_body is None else new_body)),
-                },
+                request_facts=(
+                    ("queue_ms", f"{queued_s * 1000:.1f}"),
+                    ("model_span", f"{model_span[0]}:{model_span[1]}"),
+                    ("body_length", str(len(body if new_body is None else new_body))),
+                ),
                 body=new_body,
             )
         )
         self._decision = "admitted"
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
-        self._gateway.metrics.routes[first, route.reason.partition(";")[0]].inc()
+        self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
@@ -253,7 +253,6 @@ class Exchange:
             raise Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
-        pools, is_up = self._config.pools, self._gateway.backends.is_up
         try:
             return plan(
                 model=request.model,
@@ -261,9 +260,9 @@ class Exchange:
                 tokens_needed=request.prompt_tokens_estimate + (request.max_tokens or 0),
                 latency_budget_ms=_latency_budget_ms(headers),
                 allowed=self._tenant.pools,
-                pools=pools,
+                pools=self._config.pools,
                 routing=self._config.routing,
-                is_up=lambda pool: is_up(pools[pool]),
+                is_up=self._gateway.backends.is_up,
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -290,7 +289,7 @@ class Exchange:
             found.status,
             found.fill,
         )
-        self._gateway.metrics.cache[found.result, self._tenant.label].inc()
+        self._gateway.metrics.cache[found.result, self._tenant.label] += 1
         if found.hit is not None:
             raise self._replay(found.hit, request)
 
@@ -373,7 +372,7 @@ class Exchange:
         self._gateway.backends.ask_to_stop(pools, self._abort_ids)
         if "asked_to_stop" not in self._facts:
             self._facts["asked_to_stop"] = True
-            self._gateway.metrics.asked_to_stop[self._tiers[0]].inc()
+            self._gateway.metrics.asked_to_stop[self._tiers[0]] += 1
 
     async def _until_the_end(self) -> None:
         """The slot is held for as long as Envoy keeps the stream open."""
@@ -421,7 +420,7 @@ class Exchange:
             return
         self._fill.feed(body.piece)
         if body.end_of_stream and self._fill.end():
-            self._gateway.metrics.cache_stored[self._tenant.label].inc()
+            self._gateway.metrics.cache_stored[self._tenant.label] += 1
 
     async def _pass(self, body: wire.AnswerBody) -> None:
         if self._whole:
@@ -455,7 +454,7 @@ class Exchange:
         )
         self._fill = None
         self._facts["incomplete"] = reason
-        self._gateway.metrics.closed[str(self._facts["served_by"]), reason].inc()
+        self._gateway.metrics.closed[str(self._facts["served_by"]), reason] += 1
         self._closing = self._loop.create_task(
             self._stream.send(wire.piece(ending, end_of_stream=True))
         )

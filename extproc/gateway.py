@@ -100,15 +100,15 @@ class Gateway:
         pool = entry.served_by if entry.served_by in known.pools else "none"
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
-        metrics.answers[pool, str(entry.status), tenant].inc()
-        metrics.attempts[pool].inc(entry.attempts)
+        metrics.answers[pool, str(entry.status), tenant] += 1
+        metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
             ("cached", account.cached_tokens),
             ("completion", account.completion_tokens),
         ):
             if count:
-                metrics.tokens[pool, tenant, kind].inc(count)
+                metrics.tokens[pool, tenant, kind] += count
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
         if entry.status == 200 and account.tpot_s is not None:

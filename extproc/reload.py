@@ -46,7 +46,7 @@ async def watch(path: Path, seen: Stamp | None, gateway: Gateway) -> None:
         except Exception as error:  # the watch itself must outlive whatever stands in a file
             _refuse(gateway, type(error).__name__)
         else:
-            gateway.metrics.reloads["taken"].inc()
+            gateway.metrics.reloads["taken"] += 1
             gateway.metrics.reload_successful.set(1)
             _log.info("config taken")
 
@@ -64,6 +64,6 @@ async def _take(path: Path, gateway: Gateway) -> None:
 
 
 def _refuse(gateway: Gateway, why: str) -> None:
-    gateway.metrics.reloads["refused"].inc()
+    gateway.metrics.reloads["refused"] += 1
     gateway.metrics.reload_successful.set(0)
     _log.error("config refused, the old one stays: %s", why)

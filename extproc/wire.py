@@ -14,10 +14,10 @@ from extproc._generated.forebay_accesslog_pb2 import (
 )
 from extproc._generated.forebay_ext_proc_pb2 import (
     BodyResponse,
-    HeaderMap,
     HeaderMutation,
     HeadersResponse,
     HeaderValueOption,
+    HttpHeaders,
     ProcessingMode,
     ProcessingRequest,
     ProcessingResponse,
@@ -119,39 +119,34 @@ def read(data: bytes) -> Message:
     """One message of the ext_proc stream."""
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
-    if phase == "request_headers":
-        headers = message.request_headers
-        values = _texts(headers.headers)
-        return RequestHeaders(values, headers.end_of_stream)
+    if phase == "request_headers" or phase == "response_headers":
+        headers: HttpHeaders = getattr(message, phase)
+        # A header is bytes; one character for each keeps any two apart.
+        values = {h.key: h.raw_value.decode("latin-1") or h.value for h in headers.headers.headers}
+        made = RequestHeaders if phase == "request_headers" else AnswerHeaders
+        return made(values, headers.end_of_stream)
     if phase == "request_body":
         return RequestBody(message.request_body.body)
-    if phase == "response_headers":
-        headers = message.response_headers
-        values = _texts(headers.headers)
-        return AnswerHeaders(values, headers.end_of_stream)
     if phase == "response_body":
         return AnswerBody(message.response_body.body, message.response_body.end_of_stream)
     return OtherPhase(_PASS_BYTES.get(phase or "", b""))
-
-
-def _texts(headers: HeaderMap) -> dict[str, str]:
-    """A header is bytes; one character for each keeps any two apart."""
-    return {h.key: h.raw_value.decode("latin-1") or h.value for h in headers.headers}
 
 
 def admit(
     *,
     kind: Admit,
     tiers: tuple[str, ...],
+    facts: tuple[tuple[str, str], ...],
     timeout_ms: int,
-    facts: Mapping[str, str],
+    request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
     `tiers`: cluster names in the order of the attempts. `facts`: metadata under `forebay`, read by
-    the tiers' upstream filters, response headers and the access log. `body`: the new body, or None
-    to leave the client's.
+    the tiers' upstream filters, response headers and the access log; the same for many requests.
+    `request_facts`: under `forebay_request`, of this one. `body`: the new body, or None to leave
+    the client's.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
@@ -159,21 +154,30 @@ def admit(
     if body is not None:
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body
-    fields = reply.dynamic_metadata.fields["forebay"].struct_value.fields
-    for name, value in facts.items():
-        fields[name].string_value = value
-    return _admit_prepared(kind, tiers) + reply.SerializeToString()
+    _set_metadata(reply, "forebay_request", request_facts)
+    return _admit_prepared(kind, tiers, facts) + reply.SerializeToString()
 
 
 @lru_cache(maxsize=1024)
-def _admit_prepared(kind: Admit, tiers: tuple[str, ...]) -> bytes:
+def _admit_prepared(
+    kind: Admit, tiers: tuple[str, ...], facts: tuple[tuple[str, str], ...]
+) -> bytes:
     reply = ProcessingResponse()
     common = reply.request_body.response
     common.clear_route_cache = True
     _set(common.header_mutation, ADMIT_HEADER, kind)
     _set(common.header_mutation, "x-envoy-max-retries", str(len(tiers) - 1))
+    _set_metadata(reply, "forebay", (("kind", kind), *facts))
     reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
     return reply.SerializeToString()
+
+
+def _set_metadata(
+    reply: ProcessingResponse, namespace: str, facts: tuple[tuple[str, str], ...]
+) -> None:
+    fields = reply.dynamic_metadata.fields[namespace].struct_value.fields
+    for name, value in facts:
+        fields[name].string_value = value
 
 
 def piece(body: bytes, *, end_of_stream: bool) -> bytes:

@@ -30,9 +30,7 @@ def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes | None:
         )
     except orjson.JSONEncodeError:  # it reads 1,024 levels and writes 254
         return None
-    digest = hashlib.blake2b(digest_size=32)
     exact = body if _LONG_NUMBER in body.translate(_DIGITS) else b""
-    for part in (scope.encode(), pool.encode(), path.encode(), canonical, exact):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+    parts = (scope.encode(), pool.encode(), path.encode(), canonical, exact)
+    told = b"".join(b"%d:%b" % (len(part), part) for part in parts)
+    return hashlib.blake2b(told, digest_size=32).digest()

@@ -16,10 +16,16 @@ class CachePolicy(NamedTuple):
         return self.max_age_s is None or age_s <= self.max_age_s
 
 
+_ALWAYS = CachePolicy(may_read=True, may_store=True, max_age_s=None)
+_NEVER = CachePolicy(may_read=False, may_store=False, max_age_s=None)
+
+
 def cache_policy(cache_control: str, temperature: float | None) -> CachePolicy:
     """By RFC 9111: `no-store` neither reads nor stores, `no-cache` reads nothing, `max-age=N` reads
     what is at most N seconds old. An answer that is drawn at random (any temperature but 0) is only
     cached if the client asks for it with a max-age."""
+    if not cache_control:
+        return _ALWAYS if temperature == 0 else _NEVER
     directives = {part.strip() for part in cache_control.lower().split(",")}
     ages = [float(match[1]) for d in directives if (match := _MAX_AGE.fullmatch(d))]
     max_age_s = min(ages) if ages else None

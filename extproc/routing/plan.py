@@ -38,7 +38,7 @@ def plan(
     allowed: Sequence[str],
     pools: dict[str, PoolConfig],
     routing: RoutingConfig,
-    is_up: Callable[[str], bool],
+    is_up: Callable[[PoolConfig], bool],
 ) -> Plan:
     """`tokens_needed`: prompt and answer together, estimated. `allowed`: the tenant's pools.
 
@@ -51,7 +51,7 @@ def plan(
     )
     later = routing.fallback.get(first, ())
     tiers = [first, *[p for p in later if p in allowed and _fits(pools[p], tokens_needed)]]
-    alive = [tier for tier in tiers if is_up(tier)] or tiers
+    alive = [tier for tier in tiers if is_up(pools[tier])] or tiers
     if alive[0] != first:
         reason = f"{reason}; {first} is down"
     return Plan(tuple(alive), reason, first)

@@ -338,7 +338,7 @@ CASES = [
         "metadata-namespaces",
         drop(ext_proc, "metadata_options"),
         lambda d: d.at_ext_proc("metadata_options.receiving_namespaces.untyped"),
-        words=("under forebay and pg",),
+        words=("under forebay, forebay_request, pg",),
     ),
     *(
         Case(

@@ -20,6 +20,7 @@ import yaml
 
 from extproc import cli, config, up
 from extproc.gateway import Gateway
+from extproc.metrics import Counts, Histograms
 from serving import metrics as sim_metrics
 from serving.engine import Engine, StepTime
 from serving.vllm_profiles import profile
@@ -374,8 +375,10 @@ _SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?")
 async def _our_metrics() -> dict[str, set[str]]:
     metrics = Gateway(POLICY).metrics
     for metric in vars(metrics).values():
-        if isinstance(metric, dict):  # the children of one metric by their labels
-            metric[metric._family._labelnames]
+        if isinstance(metric, Counts):
+            metric[tuple(metric.labels)] += 1
+        elif isinstance(metric, Histograms):
+            metric[tuple(metric.labels)].observe(1.0)
     return _samples(metrics.registry.collect())
 
 

@@ -98,7 +98,7 @@ def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
 
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
-    down = planned("Hello", is_up=lambda pool: pool != "small")
+    down = planned("Hello", is_up=lambda pool: pool is not POOLS["small"])
     assert down == Plan(("large", "hosted"), "default; small is down", "small")
 
 
@@ -124,7 +124,7 @@ def test_every_plan_stays_within_the_tenants_pools(
             allowed=allowed,
             tokens_needed=tokens,
             latency_budget_ms=budget,
-            is_up=lambda pool: pool in up,
+            is_up=lambda pool: any(pool is POOLS[name] for name in up),
         )
     except Unroutable:
         assert model != "auto"

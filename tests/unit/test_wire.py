@@ -63,8 +63,9 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
         wire.admit(
             kind="json",
             tiers=("small", "small", "large"),
+            facts=(("tenant", "a"),),
             timeout_ms=1500,
-            facts={"tenant": "a"},
+            request_facts=(("queue_ms", "0.1"),),
             body=b"{}",
         )
     )
@@ -79,12 +80,13 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
     assert common.body_mutation.body == b"{}"
     groups = reply.dynamic_metadata["pg"]["priority_groups"]  # pyright: ignore
     assert [group["name"] for group in groups] == ["small", "small", "large"]
-    assert dict(reply.dynamic_metadata["forebay"]) == {"tenant": "a"}  # pyright: ignore
+    assert dict(reply.dynamic_metadata["forebay"]) == {"kind": "json", "tenant": "a"}  # pyright: ignore
+    assert dict(reply.dynamic_metadata["forebay_request"]) == {"queue_ms": "0.1"}  # pyright: ignore
 
 
 def test_a_client_body_that_stays_is_not_sent_back() -> None:
     reply = ProcessingResponse.FromString(
-        wire.admit(kind="json", tiers=("s",), timeout_ms=1, facts={}, body=None)
+        wire.admit(kind="json", tiers=("s",), facts=(), timeout_ms=1, request_facts=(), body=None)
     )
     assert not reply.request_body.response.HasField("body_mutation")
 

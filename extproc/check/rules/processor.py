@@ -128,12 +128,13 @@ def metadata(bootstrap: Bootstrap) -> Iterator[Finding]:
         if missing := [name for name in NAMESPACES if name not in received]:
             lost = {
                 "forebay": "the tiers cannot rename the model and the log has no tenant",
+                "forebay_request": "no tier gets the body's length or the model's name in it",
                 "pg": "the order of the pools for a request is not obeyed",
             }
             yield error(
                 "metadata-namespaces",
                 processor.spot.at("metadata_options.receiving_namespaces.untyped"),
-                f"Envoy drops the processor's metadata under {' and '.join(missing)}: "
+                f"Envoy drops the processor's metadata under {', '.join(missing)}: "
                 f"{'; '.join(lost[name] for name in missing)}.",
                 f"untyped: [{', '.join(NAMESPACES)}]",
             )

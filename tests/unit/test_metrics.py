@@ -1,0 +1,57 @@
+"""Our counters and histograms say on /metrics what the library's own would say."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from extproc.metrics import Metrics
+
+
+def metrics() -> Metrics:
+    return Metrics(dict, lambda _: True, lambda: None)
+
+
+def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name.startswith(name)
+    }
+
+
+def shown(ours: Metrics, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return samples(generate_latest(ours.registry).decode(), name)
+
+
+def test_a_counter_counts_by_its_labels() -> None:
+    ours = metrics()
+    ours.decisions["admitted", "a"] += 1
+    ours.decisions["admitted", "a"] += 2
+    ours.attempts["small"] += 1
+    assert shown(ours, "forebay_decisions") == {
+        ("forebay_decisions_total", (("decision", "admitted"), ("tenant", "a"))): 3
+    }
+    assert shown(ours, "forebay_attempts") == {("forebay_attempts_total", (("pool", "small"),)): 1}
+
+
+def test_what_was_never_counted_is_not_shown() -> None:
+    ours = metrics()
+    assert ours.decisions["admitted", "a"] == 0
+    assert shown(ours, "forebay_decisions") == {}
+
+
+@given(st.lists(st.one_of(st.floats(0, 200), st.sampled_from([0.01, 0.5, 1.0, 120.0]))))
+def test_a_histogram_is_the_librarys(values: list[float]) -> None:
+    disable_created_metrics()
+    ours, theirs = metrics(), CollectorRegistry()
+    bounds = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+    library = Histogram(
+        "forebay_queue_wait_seconds", "x", ["pool"], buckets=bounds, registry=theirs
+    )
+    for value in values:
+        ours.queue_wait["small"].observe(value)
+        library.labels("small").observe(value)
+    expected = samples(generate_latest(theirs).decode(), "forebay_queue_wait")
+    assert shown(ours, "forebay_queue_wait") == expected
