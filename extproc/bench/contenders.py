@@ -232,6 +232,10 @@ CONTENDERS = {
         "the same, answering by itself",
         partial(_yardstick, does="immediate", expect='"chatcmpl-bench"'),
     ),
+    "refuse": Contender(
+        "the same at the headers: the least that a decision of Python's costs",
+        partial(_yardstick, does="refuse", expect='"chatcmpl-bench"'),
+    ),
     "forebay": Contender("the reference config, cache off", _forebay),
     "forebay-fill": Contender("every answer is stored", _fill),
     "forebay-hit": Contender("every answer is from the cache", _hit),

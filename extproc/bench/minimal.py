@@ -39,6 +39,12 @@ async def _immediate(_: object, context: _Context) -> None:
     await context.write(_IMMEDIATE)
 
 
+async def _refuse(_: object, context: _Context) -> None:
+    """A constant answer at the headers: no exchange can cost less."""
+    await context.read()
+    await context.write(_IMMEDIATE)
+
+
 async def _echo(_: object, context: _Context) -> None:
     """The answer's headers pass; each piece of its body goes back as it came."""
     await context.read()
@@ -54,6 +60,7 @@ async def _echo(_: object, context: _Context) -> None:
 DOES: dict[str, Callable[[object, _Context], Awaitable[None]]] = {
     "pass": _pass,
     "immediate": _immediate,
+    "refuse": _refuse,
     "echo": _echo,
 }
 

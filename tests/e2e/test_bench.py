@@ -29,6 +29,7 @@ def test_overhead_measures_every_contender() -> None:
         "envoy",
         "minimal",
         "immediate",
+        "refuse",
         "forebay",
         "forebay-fill",
         "forebay-hit",
