@@ -65,16 +65,18 @@ class Backends:
                 return True
         return self._polls.keys().isdisjoint(pool.endpoints)
 
-    def ask_to_stop(self, pools: Iterable[PoolConfig], request_ids: Sequence[str]) -> None:
-        """Ask every replica of those of these pools that can be asked to end these requests,
-        well-formed, now.
+    def ask_to_stop(self, pools: Iterable[PoolConfig], request_ids: Sequence[str]) -> bool:
+        """Ask every vllm replica of these pools to end these requests, well-formed, now. Whether
+        there is any.
 
         Which replica has the request is not known here; an unknown id does nothing there.
         """
-        for url in _vllm_replicas(pool for pool in pools if pool.partial_by == "ask"):
+        urls = _vllm_replicas(pools)
+        for url in urls:
             task = asyncio.create_task(self._stop(url, request_ids))
             self._stops.add(task)
             task.add_done_callback(self._stops.discard)
+        return bool(urls)
 
     async def _poll(self, url: str) -> None:
         silent = 0

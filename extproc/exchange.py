@@ -348,9 +348,9 @@ class Exchange:
         return self._cut_at + _AFTER_THE_CUT_S
 
     def _expire(self) -> None:
-        """From the deadline on, and until the answer has ended, end it: ourselves if it is guarded,
-        else the servers that may have the request are asked to. One that is between two tiers, or
-        still being read, is unknown to all of them. After Envoy's cut no server works on it: the
+        """From the deadline on, and until the answer has ended, end it: ourselves if we can, else the
+        servers that may have the request are asked to. One that is between two tiers, or still
+        being read, is unknown to all of them. After Envoy's cut no server works on it: the
         slot is free, even if the client never reads what lies in Envoy's buffers."""
         now = self._loop.time()
         if now >= self._slot_end:
@@ -358,9 +358,9 @@ class Exchange:
             self._lease.end()
             return
         if now < self._cut_at:
-            if self._guard is not None:
+            if self._guard is not None and self._guard.can_close:
                 self._close_answer("deadline")
-            else:
+            elif self._closing is None:
                 self._ask_to_stop()
         again = now + _ASK_AGAIN_S
         self._timer = self._loop.call_at(
@@ -369,8 +369,8 @@ class Exchange:
 
     def _ask_to_stop(self) -> None:
         pools = [self._config.pools[tier] for tier in self._tiers]
-        self._gateway.backends.ask_to_stop(pools, self._abort_ids)
-        if "asked_to_stop" not in self._facts:
+        asked = self._gateway.backends.ask_to_stop(pools, self._abort_ids)
+        if asked and "asked_to_stop" not in self._facts:
             self._facts["asked_to_stop"] = True
             self._gateway.metrics.asked_to_stop[self._tiers[0]] += 1
 

@@ -15,7 +15,11 @@ GUARDED = {"small": {"partial_by": "guard"}, "large": {"server": "other"}}
 
 @pytest.fixture(scope="module")
 def guarded(make_gateway: MakeGateway) -> Gateway:
-    policy = {"pools": GUARDED, "response": {"deadline": "700ms", "grace": "1s"}}
+    policy = {
+        "pools": GUARDED,
+        "routing": {"fallback": {"large": ["large"]}},  # not to one that could be asked
+        "response": {"deadline": "700ms", "grace": "1s"},
+    }
     return make_gateway(policy=policy)
 
 
@@ -78,6 +82,21 @@ async def test_a_server_that_never_begins_is_cut(gateway: Gateway) -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         await gateway.ask(chat(model="small-7b", stream=True, max_tokens=50))
     assert 1.6 < time.monotonic() - began < 3.0
+
+
+async def test_an_answer_that_is_not_streamed_is_ended_by_its_server_if_that_can_be_asked(
+    gateway: Gateway,
+) -> None:
+    answer = await gateway.ask(chat(model="small-7b", max_tokens=5000))
+    assert answer.status == 200
+    assert json.loads(answer.body)["choices"][0]["finish_reason"] == "abort"
+
+
+async def test_nobody_is_told_to_have_been_asked_who_was_not(gateway: Gateway) -> None:
+    asked = gateway.metric("forebay_asked_to_stop_total")
+    answer = await gateway.ask(chat(model="large-70b", max_tokens=5000))
+    assert answer.status == 504
+    assert gateway.metric("forebay_asked_to_stop_total") == asked
 
 
 async def test_an_incomplete_answer_is_not_stored(gateway: Gateway) -> None:
