@@ -348,9 +348,9 @@ class Exchange:
         return self._cut_at + _AFTER_THE_CUT_S
 
     def _expire(self) -> None:
-        """From the deadline on, and until the answer has ended, end it: ourselves if we can, else the
-        servers that may have the request are asked to. One that is between two tiers, or still
-        being read, is unknown to all of them. After Envoy's cut no server works on it: the
+        """From the deadline on, until the answer has ended: end it ourselves if we can, else ask
+        the servers that may have the request to. One that is between two tiers, or still being
+        read, is unknown to all of them. After Envoy's cut no server works on it: the
         slot is free, even if the client never reads what lies in Envoy's buffers."""
         now = self._loop.time()
         if now >= self._slot_end:
