@@ -6,8 +6,9 @@ counted. No line holds a prompt, an answer or a credential; who logs says only n
 reasons.
 """
 
+import json
 import logging
-import sys
+import os
 import threading
 import time
 from collections import deque
@@ -23,11 +24,18 @@ _LAST_LINES_S = 1.0
 
 
 class Writer(logging.Handler):
-    """State: the lines that wait to be written, and how many were dropped since the start."""
+    """Writes to a file descriptor. State: the lines that wait, the bytes being written, and how many
+    lines were dropped since the start.
 
-    def __init__(self) -> None:
+    Never through `sys.stderr`: a thread that is stuck there holds a lock that the interpreter wants
+    when it ends.
+    """
+
+    def __init__(self, fd: int) -> None:
         super().__init__()
+        self._fd = fd
         self._waiting: deque[dict[str, Any]] = deque()
+        self._unwritten = b""
         self.dropped = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
@@ -66,11 +74,16 @@ class Writer(logging.Handler):
         stopping = False
         while not stopping:
             stopping = self._stop.wait(_WRITE_EVERY_S)
-            while self._waiting:
-                most = min(len(self._waiting), _WRITTEN_TOGETHER)
-                lines = [self._waiting.popleft() for _ in range(most)]
-                sys.stderr.write(b"".join(map(_as_json, lines)).decode())
-                sys.stderr.flush()
+            while self._unwritten or self._waiting:
+                if not self._unwritten:
+                    most = min(len(self._waiting), _WRITTEN_TOGETHER)
+                    lines = [self._waiting.popleft() for _ in range(most)]
+                    self._unwritten = b"".join(map(_as_json, lines))
+                try:
+                    written = os.write(self._fd, self._unwritten)
+                except OSError:  # no reader, no room: perhaps next time
+                    break
+                self._unwritten = self._unwritten[written:]
 
 
 def _as_json(line: dict[str, Any]) -> bytes:
@@ -78,16 +91,20 @@ def _as_json(line: dict[str, Any]) -> bytes:
     line["time"] = (
         f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03d}Z"
     )
-    return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
+    try:
+        return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
+    except TypeError:  # text that is no Unicode
+        return json.dumps(line, default=str).encode() + b"\n"
 
 
-_writer = Writer()
+_STDERR = 2
+_writer = Writer(_STDERR)
 
 
-def start() -> Writer:
+def start(fd: int = _STDERR) -> Writer:
     """Log everything from INFO on; `stop` what is returned, to write what is left."""
     global _writer
-    _writer = Writer()
+    _writer = Writer(fd)
     root = logging.getLogger()
     root.setLevel(logging.INFO)
     root.handlers[:] = [_writer]

@@ -61,11 +61,7 @@ async def serve(config: Config, listen: str, config_file: Path, seen: reload.Sta
         )
         await service.start(listen)
         _log.info("listening on %s, admin on %s", listen, config.admin)
-        import gc
-
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(20_000, 20, 100)
+        _spare_the_collector()
         await stop.wait()
         grace_s = gateway.policy.config.drain_s
         _log.info("draining for at most %g s", grace_s)
