@@ -395,7 +395,8 @@ class Exchange:
             self._fill = None
         if self._request.stream and self._is_guarded(answer):
             model = self._config.pools[self._tiers[0]].model
-            self._guard = Guard(self._request.path, self._request_id, model)
+            choices = self._request.choices * self._request.prompt_count
+            self._guard = Guard(self._request.path, self._request_id, model, choices)
             self._facts["served_by"] = answer.values["x-forebay-served-by"]
         if answer.end_of_stream or (self._fill is None and self._guard is None):
             return wire.PASS_ANSWER
@@ -447,14 +448,11 @@ class Exchange:
         if self._sending or self._closing is not None:
             return
         assert self._request is not None
-        ending = self._guard.closing(
-            reason,
-            choices=self._request.choices * self._request.prompt_count,
-            with_usage=self._request.usage_asked,
-        )
+        ending = self._guard.closing(reason, with_usage=self._request.usage_asked)
         self._fill = None
-        self._facts["incomplete"] = reason
-        self._gateway.metrics.closed[str(self._facts["served_by"]), reason] += 1
+        if not self._guard.is_whole:
+            self._facts["incomplete"] = reason
+            self._gateway.metrics.closed[str(self._facts["served_by"]), reason] += 1
         self._closing = self._loop.create_task(
             self._stream.send(wire.piece(ending, end_of_stream=True))
         )

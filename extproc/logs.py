@@ -24,8 +24,8 @@ _LAST_LINES_S = 1.0
 
 
 class Writer(logging.Handler):
-    """Writes to a file descriptor. State: the lines that wait, the bytes being written, and how many
-    lines were dropped since the start.
+    """Writes to a file descriptor. State: the lines that wait, the bytes being written, and how
+    many lines were dropped since the start.
 
     Never through `sys.stderr`: a thread that is stuck there holds a lock that the interpreter wants
     when it ends.

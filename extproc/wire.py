@@ -95,16 +95,20 @@ PASS_ANSWER: bytes = ProcessingResponse(response_headers=HeadersResponse()).Seri
 """Let the answer pass; its body is not for us."""
 
 
-def _show_answer(mode: ProcessingMode.BodySendMode) -> bytes:
-    return ProcessingResponse(
-        response_headers=HeadersResponse(),
+def _show_answer(mode: ProcessingMode.BodySendMode, *, without: tuple[str, ...] = ()) -> bytes:
+    reply = ProcessingResponse(
         mode_override=ProcessingMode(
             response_body_mode=mode, response_trailer_mode=ProcessingMode.SEND
-        ),
-    ).SerializeToString()
+        )
+    )
+    reply.response_headers.response.header_mutation.remove_headers.extend(without)
+    return reply.SerializeToString()
 
 
-SHOW_ANSWER_PIECES: bytes = _show_answer(ProcessingMode.FULL_DUPLEX_STREAMED)
+SHOW_ANSWER_PIECES: bytes = _show_answer(
+    ProcessingMode.FULL_DUPLEX_STREAMED,
+    without=("content-length",),  # we may end it before
+)
 """Let the headers of the answer pass, and its body by way of us: a `piece` for each one."""
 
 SHOW_ANSWER_WHOLE: bytes = _show_answer(ProcessingMode.BUFFERED)

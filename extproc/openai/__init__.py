@@ -5,7 +5,13 @@
 
 from extproc.openai.answer import Answer, AnswerReader
 from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
-from extproc.openai.replies import ApiError, error_body, models_body, partial_ending
+from extproc.openai.replies import (
+    ApiError,
+    ended_choices,
+    error_body,
+    models_body,
+    partial_ending,
+)
 from extproc.openai.request import Request, abort_ids, parse, with_usage
 
 __all__ = [
@@ -17,6 +23,7 @@ __all__ = [
     "ApiError",
     "Request",
     "abort_ids",
+    "ended_choices",
     "error_body",
     "models_body",
     "parse",

@@ -7,6 +7,7 @@ from typing import Any, cast
 import orjson
 
 from extproc.openai.paths import CHAT
+from extproc.openai.sse import EventReader
 
 
 class ApiError(Exception):
@@ -45,10 +46,10 @@ def partial_ending(
     request_id: str,
     model: str,
     reason: str,
-    choices: int,
+    choices: Sequence[int],
     tokens_estimate: int | None,
 ) -> bytes:
-    """The events that end a stream before its time: a last chunk for each choice, with
+    """The events that end a stream before its time: a last chunk for these choices, with
     `finish_reason: "length"` and a `forebay` member that says it is incomplete and why, usage if
     `tokens_estimate` is given, [DONE].
 
@@ -66,19 +67,34 @@ def partial_ending(
     incomplete: dict[str, Any] = {"incomplete": True, "reason": reason}
     part: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
     ends: list[dict[str, Any]] = [
-        {"index": index, **part, "logprobs": None, "finish_reason": "length"}
-        for index in range(choices)
+        {"index": index, **part, "logprobs": None, "finish_reason": "length"} for index in choices
     ]
-    chunks: list[dict[str, Any]] = [{**head, "choices": ends, "forebay": incomplete}]
+    chunks: list[dict[str, Any]] = []
+    if ends:
+        chunks.append({**head, "choices": ends, "forebay": incomplete})
     if tokens_estimate is not None:
         usage = {
             "prompt_tokens": 0,
             "completion_tokens": tokens_estimate,
             "total_tokens": tokens_estimate,
         }
-        estimated = {**incomplete, "usage_estimated": True}
+        estimated = {**(incomplete if ends else {}), "usage_estimated": True}
         chunks.append({**head, "choices": [], "usage": usage, "forebay": estimated})
     return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+
+
+def ended_choices(events: bytes) -> set[int]:
+    """The choices that have their finish reason in these whole events of a stream."""
+    ended: set[int] = set()
+    for event in EventReader().feed(events):
+        choices = _object(event).get("choices")
+        for choice in cast("list[object]", choices) if isinstance(choices, list) else ():
+            if isinstance(choice, dict):
+                members = cast("dict[str, object]", choice)
+                index = members.get("index")
+                if isinstance(members.get("finish_reason"), str) and isinstance(index, int):
+                    ended.add(index)
+    return ended
 
 
 def _object(text: bytes) -> dict[str, Any]:

@@ -6,35 +6,54 @@ after half an event. It must never parse a chunk that it need not: almost all ar
 
 import re
 
-from extproc.openai import CHAT, partial_ending
+from extproc.openai import CHAT, ended_choices, partial_ending
 
-_DONE = b"data: [DONE]"
 # A longer event is passed on in pieces, and the stream is then left to end as it will.
 _MOST_HELD_BYTES = 256 * 1024
-_EVENT_END = re.compile(rb"\r?\n\r?\n")
+_EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
+_DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")  # on a line of its own, not in a text
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
 class Guard:
     """The stream of one exchange. `request_id`, `model`: what the ending is signed with when not a
-    single chunk has come."""
+    single chunk has come. `choices`: how many the answer has."""
 
-    __slots__ = ("_begun", "_chunks", "_ended", "_first", "_held", "_model", "_path", "_request_id")
+    __slots__ = (
+        "_begun",
+        "_broken",
+        "_chunks",
+        "_done",
+        "_first",
+        "_held",
+        "_model",
+        "_path",
+        "_request_id",
+        "_unfinished",
+    )
 
-    def __init__(self, path: str, request_id: str, model: str) -> None:
+    def __init__(self, path: str, request_id: str, model: str, choices: int) -> None:
         self._path = path
         self._request_id = request_id
         self._model = model
+        self._unfinished = set(range(choices))
         self._first = b""
         self._held = b""
         self._chunks = 0
         self._begun = False
-        self._ended = False
+        self._done = False
+        self._broken = False
 
     @property
     def can_close(self) -> bool:
         """Whether `closing` may be written now: not before the first piece, which Envoy would
-        refuse, and not after the server's own [DONE] or after half an event."""
-        return self._begun and not self._ended
+        refuse, and not after half an event or the server's own end."""
+        return self._begun and not self._broken
+
+    @property
+    def is_whole(self) -> bool:
+        """The server has said all: what may be missing is [DONE] or the end of the transfer."""
+        return not self._unfinished or self._done
 
     def feed(self, piece: bytes) -> bytes:
         """What of the stream may pass now that this piece has come."""
@@ -42,29 +61,29 @@ class Guard:
         if self._held:
             piece = self._held + piece
             self._held = b""
-        if not self._ended and not piece.endswith(b"\n\n"):
+        if not self._broken and not piece.endswith(b"\n\n"):
             piece = self._whole_events(piece)
-        if _DONE in piece:
-            self._ended = True
         if not self._first:
             self._first = _first_event(piece)
         self._chunks += piece.count(b"data:")
+        if b"[DONE]" in piece and _DONE.search(piece):
+            self._done = True
+        if b'"finish_reason"' in piece and _FINISH.search(piece):
+            self._unfinished -= ended_choices(piece)
         return piece
 
     def end(self) -> bytes:
         """The server has closed the stream: what is still held."""
-        self._ended = True
+        self._broken = True
         return self._release()
 
-    def _release(self) -> bytes:
-        held, self._held = self._held, b""
-        return held
-
-    def closing(self, reason: str, *, choices: int, with_usage: bool) -> bytes:
-        """The events that end the answer here and now: a last chunk for each choice, marked
+    def closing(self, reason: str, *, with_usage: bool) -> bytes:
+        """What ends the answer here and now: for each choice that has not ended a last chunk marked
         incomplete, usage if the client asked for it, [DONE]. What is held is dropped.
 
         Tokens are estimated as one for each chunk that passed; the first of a chat has none."""
+        if self._done:
+            return b""
         head = 1 if self._path == CHAT and self._chunks else 0
         return partial_ending(
             self._path,
@@ -72,7 +91,7 @@ class Guard:
             request_id=self._request_id,
             model=self._model,
             reason=reason,
-            choices=choices,
+            choices=sorted(self._unfinished),
             tokens_estimate=max(self._chunks - head, 0) if with_usage else None,
         )
 
@@ -82,9 +101,13 @@ class Guard:
             end = match.end()
         self._held = piece[end:]
         if len(self._held) > _MOST_HELD_BYTES:
-            self._ended = True
+            self._broken = True
             return piece[:end] + self._release()
         return piece[:end]
+
+    def _release(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
 
 
 def _first_event(piece: bytes) -> bytes:

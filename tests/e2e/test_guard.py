@@ -75,6 +75,34 @@ async def test_a_server_that_has_stalled_is_ended_too(gateway: Gateway) -> None:
     assert len(texts) == 6
 
 
+async def test_a_stream_that_says_its_length_can_be_ended_before(
+    make_gateway: MakeGateway,
+) -> None:
+    event = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        kind = b"text/event-stream" if b"POST" in request else b"application/json"
+        models = b'{"data":[{"id":"small-7b"}]}'
+        body, length = (event, 5000) if b"POST" in request else (models, len(models))
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+        writer.write(head % (kind, length) + body)
+        await writer.drain()
+        if b"POST" in request:
+            await reader.read()  # the gateway leaves
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        gateway = await asyncio.to_thread(
+            make_gateway,
+            policy={"pools": GUARDED, "response": {"deadline": "700ms", "grace": "1s"}},
+            backends={"small": (url,), "large": (url,)},
+        )
+        answer = await gateway.ask(chat(model="small-7b", stream=True))
+    assert chunks(answer.body)[-1]["forebay"]["incomplete"]
+
+
 async def test_a_server_that_never_begins_is_cut(gateway: Gateway) -> None:
     """Envoy takes no piece of ours before the server's first."""
     gateway.set_faults("small", {"stall_after": 0})

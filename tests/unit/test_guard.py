@@ -16,8 +16,8 @@ def chunk(text: str, **more: object) -> bytes:
     return b"data: " + json.dumps(one).encode() + b"\n\n"
 
 
-def guard(path: str = CHAT) -> Guard:
-    return Guard(path, "R", "small-7b")
+def guard(path: str = CHAT, choices: int = 1) -> Guard:
+    return Guard(path, "R", "small-7b", choices)
 
 
 def events(data: bytes) -> list[str]:
@@ -27,18 +27,20 @@ def events(data: bytes) -> list[str]:
 STREAM = chunk("") + b": keep-alive\n\n" + chunk("Hi \xfc") + chunk(" you") + b"data: [DONE]\n\n"
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=30), st.booleans())
+@given(st.lists(st.integers(0, len(STREAM)), max_size=30), st.booleans(), st.booleans())
 def test_however_the_stream_is_split_all_of_it_passes_in_whole_events(
-    cuts: list[int], crlf: bool
+    cuts: list[int], crlf: bool, only_cr: bool
 ) -> None:
     stream = STREAM.replace(b"\n", b"\r\n") if crlf else STREAM
+    stream = stream.replace(b"\r\n", b"\r").replace(b"\n", b"\r") if only_cr else stream
     places = sorted({0, *cuts, len(stream)})
     watch, passed = guard(), b""
     for start, end in pairwise(places):
         passed += watch.feed(stream[start:end])
-        assert not passed or passed.endswith((b"\n\n", b"\r\n\r\n"))
-    assert not watch.can_close  # [DONE] has passed
+        assert not passed or passed.endswith((b"\n\n", b"\r\n\r", b"\r\n\r\n", b"\r\r"))
+    assert watch.closing("deadline", with_usage=True) == b""  # [DONE] has passed
     assert passed + watch.end() == stream
+    assert not watch.can_close
 
 
 @given(st.integers(0, len(STREAM) - len(b"data: [DONE]\n\n") - 1))
@@ -46,7 +48,7 @@ def test_at_any_byte_it_can_be_ended_well_formed(at: int) -> None:
     watch = guard()
     passed = watch.feed(STREAM[:at])
     assert watch.can_close
-    whole = events(passed + watch.closing("deadline", choices=1, with_usage=False))
+    whole = events(passed + watch.closing("deadline", with_usage=False))
     assert whole[-1] == "[DONE]"
     chunks = [json.loads(event) for event in whole[:-1] if not event.startswith(":")]
     assert [c["choices"][0]["finish_reason"] for c in chunks] == [None] * (len(chunks) - 1) + [
@@ -59,9 +61,9 @@ def test_at_any_byte_it_can_be_ended_well_formed(at: int) -> None:
 
 
 def test_each_choice_is_ended_and_usage_is_an_estimate_of_the_chunks() -> None:
-    watch = guard(COMPLETIONS)
+    watch = guard(COMPLETIONS, choices=2)
     watch.feed(chunk("a") + chunk("b"))
-    *_, last, usage, done = events(watch.closing("deadline", choices=2, with_usage=True))
+    *_, last, usage, done = events(watch.closing("deadline", with_usage=True))
     ends = json.loads(last)["choices"]
     assert [(end["index"], end["text"], end["finish_reason"]) for end in ends] == [
         (0, "", "length"),
@@ -75,14 +77,14 @@ def test_each_choice_is_ended_and_usage_is_an_estimate_of_the_chunks() -> None:
 def test_the_first_chunk_of_a_chat_has_no_token() -> None:
     watch = guard()
     watch.feed(chunk("") + chunk("a"))
-    usage = json.loads(events(watch.closing("deadline", choices=1, with_usage=True))[-2])
+    usage = json.loads(events(watch.closing("deadline", with_usage=True))[-2])
     assert usage["usage"]["completion_tokens"] == 1
 
 
 def test_a_first_chunk_that_is_no_json_does_not_matter() -> None:
     watch = guard()
     watch.feed(b"data: hello\n\n")
-    last = json.loads(events(watch.closing("deadline", choices=1, with_usage=False))[0])
+    last = json.loads(events(watch.closing("deadline", with_usage=False))[0])
     assert last["id"] == "chatcmpl-R"
 
 
@@ -96,3 +98,39 @@ def test_an_event_without_end_is_not_held_for_ever() -> None:
 
 def test_before_the_first_piece_nothing_can_be_written() -> None:
     assert not guard().can_close
+
+
+def test_done_in_a_text_is_not_the_end() -> None:
+    watch = guard()
+    watch.feed(chunk("say data: [DONE] ok"))
+    assert not watch.is_whole
+    assert b'"incomplete"' in watch.closing("deadline", with_usage=False)
+
+
+def test_done_without_a_space_is_the_end() -> None:
+    watch = guard()
+    watch.feed(chunk("a") + b"data:[DONE]\n\n")
+    assert watch.is_whole
+    assert watch.closing("deadline", with_usage=True) == b""
+
+
+def finished(index: int) -> bytes:
+    choice = {"index": index, "delta": {}, "finish_reason": "stop"}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+def test_a_choice_that_has_ended_is_not_ended_again() -> None:
+    watch = guard(choices=2)
+    watch.feed(chunk("a") + finished(0))
+    last, done = events(watch.closing("deadline", with_usage=False))
+    assert [end["index"] for end in json.loads(last)["choices"]] == [1]
+    assert done == "[DONE]"
+
+
+def test_an_answer_that_lacks_only_done_gets_it_and_is_not_called_incomplete() -> None:
+    watch = guard()
+    watch.feed(chunk("a") + finished(0))
+    assert watch.is_whole
+    assert events(watch.closing("deadline", with_usage=False)) == ["[DONE]"]
+    usage = json.loads(events(watch.closing("deadline", with_usage=True))[0])
+    assert usage["forebay"] == {"usage_estimated": True}
