@@ -180,6 +180,7 @@ class Exchange:
                     ("cache_status", self._cache_status),
                     ("hide_usage", "0" if new_body is None else "1"),
                     ("models", self._policy.model_names(request.model, route.pools)),
+                    ("uncounted", self._policy.uncounted),
                 ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(

@@ -25,6 +25,8 @@ class Policy:
     cache: ExactCache | None
     sees_answers: bool
     """Some answer may have to pass by way of the processor: to be stored, or guarded."""
+    uncounted: str
+    """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
     _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
 
     def model_names(self, asked: str, tiers: tuple[str, ...]) -> str:
@@ -74,6 +76,7 @@ class Gateway:
             limiters,
             cache,
             sees_answers=cache is not None or _guards(config),
+            uncounted=_uncounted(config),
         )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
@@ -144,3 +147,8 @@ class Gateway:
 def _guards(config: Config) -> bool:
     by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
     return by_guard and config.response.on_expiry == "partial"
+
+
+def _uncounted(config: Config) -> str:
+    others = [name for name, pool in config.pools.items() if pool.server == "other"]
+    return f";{';'.join(others)};" if others else ""

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
@@ -75,18 +77,22 @@ async def test_a_server_that_has_stalled_is_ended_too(gateway: Gateway) -> None:
     assert len(texts) == 6
 
 
-async def test_a_stream_that_says_its_length_can_be_ended_before(
-    make_gateway: MakeGateway,
-) -> None:
-    event = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+@asynccontextmanager
+async def answered_by(
+    make_gateway: MakeGateway, event: bytes, length: int
+) -> AsyncIterator[Gateway]:
+    """A guarded gateway whose servers begin every stream with this event, and then say no more."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
         kind = b"text/event-stream" if b"POST" in request else b"application/json"
         models = b'{"data":[{"id":"small-7b"}]}'
-        body, length = (event, 5000) if b"POST" in request else (models, len(models))
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
-        writer.write(head % (kind, length) + body)
+        body, size = (event, length) if b"POST" in request else (models, len(models))
+        head = (
+            b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n"
+        )
+        writer.write(head % (kind, size) + body)
         await writer.drain()
         if b"POST" in request:
             await reader.read()  # the gateway leaves
@@ -96,11 +102,37 @@ async def test_a_stream_that_says_its_length_can_be_ended_before(
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         gateway = await asyncio.to_thread(
             make_gateway,
-            policy={"pools": GUARDED, "response": {"deadline": "700ms", "grace": "1s"}},
+            policy={
+                "pools": {"small": {"server": "other"}, "large": {"server": "other"}},
+                "response": {"deadline": "700ms", "grace": "1s"},
+            },
             backends={"small": (url,), "large": (url,)},
         )
+        yield gateway
+
+
+async def test_a_stream_that_says_its_length_can_be_ended_before(
+    make_gateway: MakeGateway,
+) -> None:
+    event = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
+    async with answered_by(make_gateway, event, 5000) as gateway:
         answer = await gateway.ask(chat(model="small-7b", stream=True))
     assert chunks(answer.body)[-1]["forebay"]["incomplete"]
+
+
+@pytest.mark.parametrize("value", [b'"x"', b"1", b"null"])
+async def test_an_event_that_is_a_plain_value_passes_and_envoy_lives(
+    make_gateway: MakeGateway, value: bytes
+) -> None:
+    """Envoy 1.40 crashes where it counts such a stream; those of `server: other` it does not."""
+    event = b"event: error\ndata: %b\n\n" % value
+    async with answered_by(make_gateway, event, len(event)) as gateway:
+        envoy = gateway.stack.pid("envoy")
+        for _ in range(2):
+            answer = await gateway.ask(chat(model="small-7b", stream=True))
+            assert (answer.status, answer.body) == (200, event)
+            assert answer.headers["content-type"] == "text/event-stream"
+        assert gateway.stack.pid("envoy") == envoy
 
 
 async def test_a_server_that_never_begins_is_cut(gateway: Gateway) -> None:

@@ -897,7 +897,20 @@ CASES = [
         lambda d: d.at_door("http_filters"),
         "warning",
     ),
-    Case("hide-usage-order", move_last("lua.v3.Lua"), lambda d: d.at_filter("lua.v3.Lua")),
+    Case(
+        "hide-usage-order",
+        move_last("lua.v3.Lua"),
+        "static_resources.listeners[0]...http_filters[6] (envoy.filters.http.lua)",
+    ),
+    Case(
+        "plain-event",
+        both(
+            put(pool("large"), server="other"),
+            lambda d: d.door["http_filters"].pop(-2),
+        ),
+        lambda d: d.at_filter("SseToMetadata"),
+        words=("large",),
+    ),
 ]
 
 

@@ -158,16 +158,38 @@ def hide_usage(bootstrap: Bootstrap) -> Iterator[Finding]:
             )
 
 
+def plain_events(bootstrap: Bootstrap) -> Iterator[Finding]:
+    """Of servers that are not vLLM nobody knows what their events are."""
+    config = bootstrap.policy.config
+    pools = config.pools.items() if config is not None else ()
+    others = [name for name, pool in pools if pool.server == "other"]
+    for door, _ in bootstrap.gateways if others else ():
+        counts = [n for n, one in enumerate(door.filters) if one.is_a(_SSE)]
+        before = [n for n, one in enumerate(door.filters) if _says(one, "uncounted")]
+        if counts and not any(n > counts[0] for n in before):
+            yield error(
+                "plain-event",
+                _spot(door, counts[0]),
+                f"A stream of {', '.join(others)} with an event that is a plain JSON value, such "
+                'as `data: "x"`, crashes Envoy 1.40 here, with all its clients.',
+                "Take the Lua filter `uncounted` from envoy/envoy.yaml, after sse_to_metadata.",
+            )
+
+
 def _hides(one: Filter) -> bool:
-    """Our Lua filter; one whose source is in a file is trusted to be it."""
+    return _says(one, "hide_usage")
+
+
+def _says(one: Filter, word: str) -> bool:
+    """Our Lua filter with this word; one whose source is in a file is trusted to be it."""
     if not one.is_a(".lua.v3.Lua"):
         return False
     found = list(texts(one.raw))
-    return one.elsewhere or "filename" in found or any("hide_usage" in value for value in found)
+    return one.elsewhere or "filename" in found or any(word in value for value in found)
 
 
 def _spot(door: Door, position: int) -> Spot:
     return door.filters[position].spot
 
 
-RULES = (access_log, counting, request_rules, event_size, hide_usage)
+RULES = (access_log, counting, request_rules, event_size, hide_usage, plain_events)
