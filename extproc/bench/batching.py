@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from extproc.bench.report import Result, machine, show
+from extproc.bench.report import Json, Plot, Result, machine, show
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +29,8 @@ def batching(
             "sequence, 100 ms per 1,000 prompt tokens."
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw it into this .svg, .png or .pdf.")] = None,
+    as_json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """Continuous and static batching: one trace, six loads, in virtual time (some seconds).
 
@@ -87,11 +87,8 @@ def tables(result: Result) -> Iterator[Table]:
 def figure(result: Result) -> "Figure":
     """Throughput and the three times over the load; lines are medians, dashes the 99th
     percentile."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        typer.echo("forebay: --plot needs matplotlib: pip install 'forebay[bench]'", err=True)
-        raise typer.Exit(1) from error
+    from matplotlib.figure import Figure  # here: nothing else needs it
+
     drawn = Figure(figsize=(10, 7), layout="constrained")
     (throughput, ttft), (tpot, e2e) = drawn.subplots(2, 2)
     for kind, colour in _COLOURS.items():

@@ -1,8 +1,6 @@
 """The options of `forebay bench overhead` and `forebay bench tokens`. Measures nothing itself."""
 
 from collections.abc import Callable
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,11 +8,8 @@ import typer
 from extproc.bench import views
 from extproc.bench.contenders import CONTENDERS
 from extproc.bench.lab import BenchError, Lab, lab
-from extproc.bench.report import Result, show
+from extproc.bench.report import Json, Plot, Result, show
 from extproc.up import Interrupted, UpError
-
-_Json = Annotated[bool, typer.Option("--json", help="For machines.")]
-_Plot = Annotated[Path | None, typer.Option(help="Also draw it: FILE.svg, .png or .pdf.")]
 
 
 def overhead(
@@ -36,8 +31,8 @@ def overhead(
     soak: Annotated[
         int, typer.Option(min=0, help="So many exchanges more, for the memory in the long run.")
     ] = 0,
-    as_json: _Json = False,
-    plot: _Plot = None,
+    as_json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """What the gateway costs per request: CPU, latency and throughput beside plain Envoy, the least
     possible processor and others, with the same upstream, in one run.
@@ -46,7 +41,6 @@ def overhead(
     """
     from extproc.bench import overhead as bench
 
-    _check_plot(plot)
     unknown = [name for name in only or () if name not in CONTENDERS]
     if unknown:
         raise typer.BadParameter(
@@ -69,8 +63,8 @@ def tokens(
     chunks: Annotated[int, typer.Option(min=20, help="Chunks of each answer.")] = 500,
     streams: Annotated[int, typer.Option(min=1, max=32, help="Answers at the same time.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 5,
-    as_json: _Json = False,
-    plot: _Plot = None,
+    as_json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """What each chunk of a streamed answer costs, by process: counted by Envoy, or by way of a
     processor.
@@ -79,16 +73,8 @@ def tokens(
     """
     from extproc.bench import tokens as bench
 
-    _check_plot(plot)
     result = _in_lab(lambda made: bench.run(made, chunks=chunks, streams=streams, rounds=rounds))
     show(result, as_json=as_json, plot=plot, tables=views.token_tables, figure=views.token_figure)
-
-
-def _check_plot(plot: Path | None) -> None:
-    """Before minutes are spent on what cannot be drawn."""
-    if plot is not None and find_spec("matplotlib") is None:
-        typer.echo("forebay: --plot needs matplotlib: pip install 'forebay[bench]'", err=True)
-        raise typer.Exit(1)
 
 
 def _in_lab(bench: Callable[[Lab], Result]) -> Result:

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import orjson
 import typer
@@ -17,6 +17,46 @@ if TYPE_CHECKING:
 
 Result = dict[str, Any]
 """Of JSON's types alone: {"bench": name, "machine": {...}, ...}; names carry units."""
+
+_ENDINGS = (".svg", ".png", ".pdf")
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"forebay: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def _drawable(plot: Path | None) -> Path | None:
+    """The path as given; ends the command before minutes are spent on what cannot be drawn."""
+    if plot is None:
+        return None
+    if plot.suffix.lower() not in _ENDINGS:
+        _fail(f"--plot {plot}: a picture's name ends in {', '.join(_ENDINGS)}")
+    if not plot.parent.is_dir():
+        _fail(f"--plot {plot}: there is no folder {plot.parent}; make it first")
+    if not os.access(plot.parent, os.W_OK):
+        _fail(f"--plot {plot}: the folder {plot.parent} may not be written to")
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        _fail("--plot needs matplotlib: pip install 'forebay[bench]'")
+    return plot
+
+
+# Typer itself refuses a folder and a file that may not be written.
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        help="Also draw it: FILE.svg, .png or .pdf.",
+        dir_okay=False,
+        writable=True,
+        callback=_drawable,
+    ),
+]
+"""The option --plot of every benchmark."""
+
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+"""The option --json of every benchmark."""
 
 
 def machine() -> Result:
@@ -47,18 +87,18 @@ def show(
     tables: Callable[[Result], Iterable[Table]],
     figure: "Callable[[Result], Figure]",
 ) -> None:
-    """Print `result` as tables, or as JSON; also draw it into `plot` (.svg, .png or .pdf)."""
-    if plot is not None:
-        _save(figure(result), plot)
+    """Print `result` as tables, or as JSON; then draw it into `plot`. In this order: a picture
+    that fails must not throw away what was measured."""
     if as_json:
         typer.echo(orjson.dumps(result, option=orjson.OPT_INDENT_2).decode())
+    else:
+        console = Console()
+        for table in tables(result):
+            console.print(table)
+    if plot is None:
         return
-    console = Console()
-    for table in tables(result):
-        console.print(table)
-    if plot is not None:
-        console.print(f"picture: {plot}")
-
-
-def _save(figure: "Figure", plot: Path) -> None:
-    figure.savefig(plot, bbox_inches="tight")
+    try:
+        figure(result).savefig(plot, bbox_inches="tight")
+    except Exception as error:  # whatever matplotlib stumbles over; the numbers are printed
+        _fail(f"--plot {plot}: could not be drawn: {error}")
+    typer.echo(f"picture: {plot}", err=True)

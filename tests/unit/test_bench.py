@@ -163,10 +163,51 @@ def test_a_contender_that_answers_otherwise_than_expected_ends_the_benchmark(
         entry.load(5)
 
 
+BENCHES = ("overhead", "tokens", "batching")
+
+
+@pytest.fixture
+def never_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measures(*_: object, **__: object) -> None:
+        raise AssertionError("it measures")
+
+    for name in ("extproc.bench.overhead.run", "extproc.bench.tokens.run"):
+        monkeypatch.setattr(name, measures)
+    monkeypatch.setattr("extproc.bench.commands.lab", measures)
+    monkeypatch.setattr("serving.replay.compare", measures)
+
+
+@pytest.mark.usefixtures("never_measures")
+@pytest.mark.parametrize("bench", BENCHES)
 def test_without_matplotlib_a_picture_is_refused_before_anything_is_measured(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, bench: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = CliRunner().invoke(app, ["overhead", "--plot", "x.svg"])
+    done = CliRunner().invoke(app, [bench, "--plot", "x.svg"])
     assert done.exit_code == 1
     assert "pip install 'forebay[bench]'" in done.output
+
+
+@pytest.mark.usefixtures("never_measures")
+@pytest.mark.parametrize("bench", BENCHES)
+@pytest.mark.parametrize(
+    ("plot", "says"),
+    [
+        ("x.xyz", "ends in .svg, .png, .pdf"),
+        ("x", "ends in .svg, .png, .pdf"),
+        ("missing/x.svg", "there is no folder missing"),
+        ("folder.svg", "is a directory"),
+        ("locked/x.svg", "may not be written to"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bench: str, plot: str, says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder.svg", "locked"):
+        (tmp_path / folder).mkdir()
+    may = os.access  # root may write anywhere, so permissions are told here
+    monkeypatch.setattr(os, "access", lambda at, how: Path(at).name != "locked" and may(at, how))
+    done = CliRunner().invoke(app, [bench, "--plot", plot])
+    assert done.exit_code in (1, 2)
+    assert says in done.output

@@ -1,7 +1,6 @@
 """Continuous against static batching: what a replay counts, and how the command shows it."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +80,20 @@ def test_the_picture_is_drawn(compared: dict[str, Any], tmp_path: Path) -> None:
     assert drawn.startswith("<?xml")
 
 
-def test_without_matplotlib_the_command_says_how_to_get_it(
-    compared: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_was_measured_is_printed_even_if_it_cannot_be_drawn(
+    compared: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
 ) -> None:
+    def broken(result: Any) -> None:
+        raise ValueError("no such font")
+
     monkeypatch.setattr("serving.replay.compare", lambda *_: compared)
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    done = CliRunner().invoke(app, ["bench", "batching", "--plot", str(tmp_path / "x.png")])
+    monkeypatch.setattr(batching, "figure", broken)
+    command = ["bench", "batching", "--plot", str(tmp_path / "x.svg")]
+    done = CliRunner().invoke(app, [*command, *(["--json"] if as_json else [])])
     assert done.exit_code == 1
-    assert "pip install 'forebay[bench]'" in done.output
+    assert done.stdout.count("static") >= 2
+    assert "x.svg: could not be drawn: no such font" in done.stderr
 
 
 @pytest.mark.parametrize("as_json", [True, False])
