@@ -10,6 +10,9 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 
+_LEAST_ROUNDS = 3
+_LEAST_COUNT = 1000
+
 Measures = dict[str, float]
 """What one round measured of one contender; the names carry the units."""
 
@@ -60,6 +63,19 @@ def judge(bar: Bar, rounds: Mapping[str, Sequence[Measures]]) -> dict[str, Any]:
         "highest": max(ratios),
         "holds": holds,
     }
+
+
+def doubt(*, rounds: int, count: int, of: str) -> str | None:
+    """Why no ratio of this run is to be trusted; None where it was long enough.
+
+    count  how many of what `of` names each contender had in a round
+    """
+    few = [f"{rounds} rounds instead of {_LEAST_ROUNDS}"] if rounds < _LEAST_ROUNDS else []
+    if count < _LEAST_COUNT:
+        few.append(f"{count:,} {of} a round instead of {_LEAST_COUNT:,}")
+    if not few:
+        return None
+    return f"Do not trust these ratios, a repetition may turn them: {' and '.join(few)}."
 
 
 def turned(those: Sequence[T], by: int) -> list[T]:

@@ -64,7 +64,13 @@ def tables(result: Result) -> Iterator[Table]:
         title=f"{workload['requests']} requests, up to {setup['max_num_seqs']} at once; "
         f"load 100% is {result['saturation_requests_per_s']:.2f} requests/s",
     )
-    times = Table("load", "batching", title="Times in seconds")
+    times = Table(
+        *("load", "batching"),
+        title="Times in seconds",
+        caption="TPOT is from an answer's first token to its end, per further token. An answer of "
+        "a static batch ends with the batch, so its TPOT has the wait for that in it.",
+        caption_justify="left",
+    )
     for heading, _, _ in _TIMES:
         times.add_column(f"{heading} p50", justify="right")
         times.add_column("p99", justify="right")

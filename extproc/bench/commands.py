@@ -18,14 +18,22 @@ def overhead(
     ] = 2000,
     rounds: Annotated[int, typer.Option(min=1, help="How often each contender has its turn.")] = 5,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="This contender; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="This contender; may be repeated. A ratio needs both of its sides. There are: "
+            + "; ".join(f"{name} ({one.what})" for name, one in CONTENDERS.items())
+            + ".",
+        ),
     ] = None,
     foreign: Annotated[
         bool,
         typer.Option(
             "--foreign",
-            help="With LiteLLM and vllm-router, installed (minutes, once) into environments under "
-            "FOREBAY_BENCH_CACHE, default ~/.cache/forebay/bench.",
+            help="Also litellm and vllm-router. As where --only names them, pip first installs "
+            "them (minutes, once) into environments under FOREBAY_BENCH_CACHE, default "
+            "~/.cache/forebay/bench. One that cannot be installed or started is left out, and the "
+            "result says why. Has no effect beside --only.",
         ),
     ] = False,
     soak: Annotated[

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from extproc.bench import processor
-from extproc.bench.bars import Bar, Side, judge, medians, turned
+from extproc.bench.bars import Bar, Side, doubt, judge, medians, turned
 from extproc.bench.contenders import CONTENDERS, wait_until_ready
 from extproc.bench.entry import CONNECTIONS, RATES, Entry
 from extproc.bench.foreign import Skipped
-from extproc.bench.lab import Lab, say
+from extproc.bench.lab import BenchError, Lab, say
 from extproc.bench.report import Result, machine
 
 _WARM_UP = 200
@@ -62,6 +62,9 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int
     upstream = lab.upstream()
     skipped: dict[str, str] = {}
     entries = _start(lab, upstream, names, requests, skipped)
+    if not entries:
+        reasons = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        raise BenchError(f"nothing is left to measure: {reasons}")
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}: {', '.join(entries)}")
         for entry in turned(list(entries.values()), number):
@@ -86,6 +89,7 @@ def run(lab: Lab, *, names: Sequence[str], requests: int, rounds: int, soak: int
         "contenders": told,
         "skipped": skipped,
         "ratios": [judge(bar, {n: e.rounds for n, e in entries.items()}) for bar in BARS],
+        "doubt": doubt(rounds=rounds, count=requests, of="requests"),
         "large_prompt_cpu_ms": large,
     }
     forebay = entries.get("forebay")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from extproc.bench.bars import Bar, Measures, Side, judge, medians, turned
+from extproc.bench.bars import Bar, Measures, Side, doubt, judge, medians, turned
 from extproc.bench.contenders import KEY, Running, raise_guard, wait_until_ready
 from extproc.bench.envoy import STREAMED_ANSWER
 from extproc.bench.lab import BenchError, Lab, say
@@ -157,6 +157,7 @@ def run(lab: Lab, *, chunks: int, streams: int, rounds: int) -> Result:
             for name, each in measured.items()
         },
         "ratios": [judge(bar, measured) for bar in BARS],
+        "doubt": doubt(rounds=rounds, count=(chunks - SHORT) * streams, of="chunks"),
     }
 
 

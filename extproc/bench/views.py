@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 def overhead_tables(result: Result) -> Iterable[Table]:
     contenders: dict[str, dict[str, Any]] = result["contenders"]
-    cpu = Table(title="CPU per request at saturation, microseconds (medians over the rounds)")
+    cpu = Table(
+        title="CPU per request at saturation, microseconds (medians over the rounds)",
+        caption="answers: all that were checked. MiB: memory of the processor (or the foreign "
+        "proxy) at the end; +MiB: what of that came after the warm-up.",
+        caption_justify="left",
+    )
     cpu.add_column("", no_wrap=True)
     for title in ("Envoy", "processor", "all", "req/s", "answers", "MiB", "+MiB"):
         cpu.add_column(title, justify="right", no_wrap=True)
@@ -75,7 +80,12 @@ def _more(result: Result) -> Table:
 
 def _ratios(result: Result) -> Table:
     """The ratios that have a bar, each with its verdict."""
-    table = Table(title="Ratios (median over the rounds; lowest and highest round)")
+    table = Table(
+        title="Ratios (median over the rounds; lowest and highest round)",
+        caption=result["doubt"],
+        caption_justify="left",
+        caption_style="bold red",
+    )
     for title in ("", "measured", "rounds", "bar", "holds"):
         table.add_column(title, justify="right" if title in ("measured", "rounds") else "left")
     for ratio in result["ratios"]:
@@ -91,7 +101,12 @@ def _ratios(result: Result) -> Table:
 
 
 def token_tables(result: Result) -> Iterable[Table]:
-    table = Table(title="CPU per chunk of a streamed answer, microseconds (medians)")
+    table = Table(
+        title="CPU per chunk of a streamed answer, microseconds (medians)",
+        caption="reads/chunk: how often the client read, for each chunk. Near 1, chunks came and "
+        "were handled one by one; far below, several at once, which is cheaper.",
+        caption_justify="left",
+    )
     table.add_column("", no_wrap=True)
     for title in ("Envoy", "processor", "all", "chunks", "reads/chunk"):
         table.add_column(title, justify="right", no_wrap=True)

@@ -11,15 +11,15 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from extproc.bench import views
-from extproc.bench.bars import Bar, Side, judge, medians, percentile, turned
+from extproc.bench import overhead, views
+from extproc.bench.bars import Bar, Side, doubt, judge, medians, percentile, turned
 from extproc.bench.cli import app
-from extproc.bench.contenders import CONTENDERS, Running
+from extproc.bench.contenders import CONTENDERS, Contender, Running
 from extproc.bench.entry import Entry
 from extproc.bench.envoy import BUFFERED_REQUEST, envoy_config
+from extproc.bench.foreign import Skipped
 from extproc.bench.lab import BenchError, Lab
 from extproc.bench.load import NUMBER, Job, Outcome, Request, is_whole, prepared, run_job
-from extproc.bench.overhead import BARS
 from extproc.bench.processes import cpu_s, resident_mib
 from extproc.bench.report import Result
 
@@ -56,6 +56,22 @@ def test_the_bar_itself_is_not_below_the_bar(wanted: str, value: float, holds: b
 
 def test_a_ratio_of_what_was_not_measured_has_no_verdict() -> None:
     assert judge(BAR, {"a": rounds(1.0)})["holds"] is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "count", "says"),
+    [
+        (3, 1000, None),
+        (2, 1000, "2 rounds instead of 3"),
+        (3, 999, "999 requests a round instead of 1,000"),
+        (1, 20, "1 rounds instead of 3 and 20 requests"),
+    ],
+)
+def test_a_run_that_was_too_short_says_that_its_ratios_are_not_to_be_trusted(
+    rounds: int, count: int, says: str | None
+) -> None:
+    told = doubt(rounds=rounds, count=count, of="requests")
+    assert told is None if says is None else told and says in told
 
 
 def test_medians_are_taken_measure_by_measure() -> None:
@@ -107,7 +123,9 @@ def test_the_plain_envoy_has_no_processor_unless_one_is_asked_for() -> None:
 
 
 def test_every_bar_of_overhead_names_contenders_that_exist() -> None:
-    assert {side.contender for bar in BARS for side in (bar.top, bar.bottom)} <= set(CONTENDERS)
+    assert {side.contender for bar in overhead.BARS for side in (bar.top, bar.bottom)} <= set(
+        CONTENDERS
+    )
 
 
 def test_the_tables_show_a_bar_that_is_missed() -> None:
@@ -121,13 +139,14 @@ def test_the_tables_show_a_bar_that_is_missed() -> None:
     result: Result = {
         "contenders": {"echo": told},
         "ratios": [judge(BAR, {"a": rounds(3.0), "b": rounds(1.0)})],
+        "doubt": doubt(rounds=2, count=8000, of="chunks"),
     }
     console = Console(width=100)
     with console.capture() as seen:
         for table in views.token_tables(result):
             console.print(table)
     text = seen.get()
-    for part in ("150.0", "8,000", "3.00", "< 1.5", "NO"):
+    for part in ("150.0", "8,000", "3.00", "< 1.5", "NO", "Do not trust", "reads/chunk:"):
         assert part in text
 
 
@@ -161,6 +180,27 @@ def test_a_contender_that_answers_otherwise_than_expected_ends_the_benchmark(
     entry = Entry(cast(Lab, BrokenLab()), "broken", running)
     with pytest.raises(BenchError, match="broken"):
         entry.load(5)
+
+
+def test_the_help_of_overhead_names_every_contender() -> None:
+    shown = "".join(CliRunner().invoke(app, ["overhead", "--help"]).output.split())
+    for name, contender in CONTENDERS.items():
+        assert f"{name}({contender.what.replace(' ', '')})" in shown
+
+
+def test_a_run_in_which_every_contender_is_left_out_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(lab: Lab, upstream: str) -> Running:
+        raise Skipped("cannot be installed: no network")
+
+    class EmptyLab:
+        def upstream(self) -> str:
+            return "http://127.0.0.1:1"
+
+    monkeypatch.setitem(CONTENDERS, "litellm", Contender("never there", start, foreign=True))
+    with pytest.raises(BenchError, match=r"nothing is left to measure: litellm: .*no network"):
+        overhead.run(cast(Lab, EmptyLab()), names=["litellm"], requests=20, rounds=1)
 
 
 BENCHES = ("overhead", "tokens", "batching")

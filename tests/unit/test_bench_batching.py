@@ -108,5 +108,6 @@ def test_the_command_shows_all_runs(
         assert shown["bench"] == "batching"
         assert len(shown["runs"]) == 4
     else:
-        assert done.stdout.count("static") == 4
+        assert done.stdout.count("│ static") == 4
+        assert "wait for that in it" in " ".join(done.stdout.split())
         assert "…" not in done.stdout, "nothing is cut off at 80 columns"
