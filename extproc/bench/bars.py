@@ -70,12 +70,12 @@ def doubt(*, rounds: int, count: int, of: str) -> str | None:
 
     count  how many of what `of` names each contender had in a round
     """
-    few = [f"{rounds} rounds instead of {_LEAST_ROUNDS}"] if rounds < _LEAST_ROUNDS else []
-    if count < _LEAST_COUNT:
-        few.append(f"{count:,} {of} a round instead of {_LEAST_COUNT:,}")
-    if not few:
+    if rounds >= _LEAST_ROUNDS and count >= _LEAST_COUNT:
         return None
-    return f"Do not trust these ratios, a repetition may turn them: {' and '.join(few)}."
+    return (
+        "Do not trust these ratios, a repetition may turn them: they want at least "
+        f"{_LEAST_ROUNDS} rounds of {_LEAST_COUNT:,} {of}, and this run had {rounds} of {count:,}."
+    )
 
 
 def turned(those: Sequence[T], by: int) -> list[T]:

@@ -103,8 +103,8 @@ def _ratios(result: Result) -> Table:
 def token_tables(result: Result) -> Iterable[Table]:
     table = Table(
         title="CPU per chunk of a streamed answer, microseconds (medians)",
-        caption="reads/chunk: how often the client read, for each chunk. Near 1, chunks came and "
-        "were handled one by one; far below, several at once, which is cheaper.",
+        caption="reads/chunk: how often the client read, for each chunk. Near 1, chunks were "
+        "handled one by one, as is meant; joined ones are cheaper, so a run well below is refused.",
         caption_justify="left",
     )
     table.add_column("", no_wrap=True)

@@ -62,9 +62,9 @@ def test_a_ratio_of_what_was_not_measured_has_no_verdict() -> None:
     ("rounds", "count", "says"),
     [
         (3, 1000, None),
-        (2, 1000, "2 rounds instead of 3"),
-        (3, 999, "999 requests a round instead of 1,000"),
-        (1, 20, "1 rounds instead of 3 and 20 requests"),
+        (2, 1000, "had 2 of 1,000"),
+        (3, 999, "had 3 of 999"),
+        (1, 20, "at least 3 rounds of 1,000 requests, and this run had 1 of 20"),
     ],
 )
 def test_a_run_that_was_too_short_says_that_its_ratios_are_not_to_be_trusted(
