@@ -5,6 +5,7 @@ it is used, so that `forebay --help` is quick.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,7 +126,12 @@ def calibrate(
         str | None, typer.Option(help="Which model. Default: the first that it names.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the profile here, for `forebay sim --profile`.")
+        Path | None,
+        typer.Option(
+            help="Write the profile here, for `forebay sim --profile`.",
+            dir_okay=False,
+            writable=True,
+        ),
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="FOREBAY_API_KEY", help="Sent as a Bearer token.")
@@ -133,17 +139,34 @@ def calibrate(
     tokens: Annotated[
         int, typer.Option(min=8, help="Length of each answer; more is slower and steadier.")
     ] = 48,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="For machines. What it prints can be given to --profile too, in a file."
+        ),
+    ] = False,
 ) -> None:
     """Measure a server and fit the simulator's speed to it.
 
-    It gets short answers at 1, 2, 4 and 8 streams and prompts of up to 1,024 words, five of each;
-    nobody else should use it meanwhile.
+    It gets short answers at 1, 2, 4 and 8 streams and prompts of 64 to 1,024 words, five of each;
+    nobody else should use it meanwhile. At 20 ms per token that takes about half a minute.
+
+    Each prompt must fit in one step: --max-num-batched-tokens of the server has to be above the
+    longest one's tokens, which the table shows (1,024 words and the chat template; a word is one
+    token, seldom two). A server that splits them is fitted as slower at prompts than it is.
+
+    The time that a request takes before and after its steps (HTTP, parsing) is fitted apart and
+    shown. It is not in the profile: the simulated server has its own.
 
     Example: forebay sim calibrate http://127.0.0.1:8000 --out profile.json
     """
     from serving.calibrate import CalibrationError
     from serving.profile import save
+
+    if out and not out.parent.is_dir():
+        _fail(f"--out {out}: there is no folder {out.parent}; make it first")
+    if out and not os.access(out.parent, os.W_OK):
+        _fail(f"--out {out}: the folder {out.parent} may not be written to")
 
     def say(line: str) -> None:
         typer.echo(f"  {line}", err=True)
@@ -151,15 +174,15 @@ def calibrate(
     typer.echo(f"forebay: measuring {url}", err=True)
     try:
         name, fitted = asyncio.run(_calibrate(url, model, api_key, tokens, say))
-        result = _as_result(name, fitted)
-        if out:
-            save(out, fitted.step_time, {"at": f"{datetime.now(UTC):%Y-%m-%d}", **result})
     except CalibrationError as error:
         _fail(error)
-    except OSError as error:
-        _fail(f"{out}: cannot be written: {error.strerror}")
+    result = _as_result(name, fitted)
     _show(fitted, result, as_json)
     if out:
+        try:
+            save(out, fitted.step_time, {"at": f"{datetime.now(UTC):%Y-%m-%d}", **result})
+        except OSError as error:
+            _fail(f"--out {out}: cannot be written: {error.strerror}")
         typer.echo(f"written; use it with: forebay sim --port 8101 --profile {out}", err=True)
 
 
@@ -183,7 +206,7 @@ def _as_result(model: str | None, fitted: "Fit") -> dict[str, Any]:
         }
         for point in fitted.points
     ]
-    return {"model": model, "points": points}
+    return {"model": model, "request_ms": round(fitted.request_s * 1e3, 3), "points": points}
 
 
 def _show(fitted: "Fit", result: dict[str, Any], as_json: bool) -> None:
@@ -197,7 +220,7 @@ def _show(fitted: "Fit", result: dict[str, Any], as_json: bool) -> None:
         shown = {"step_time": asdict(fitted.step_time), **result}
         typer.echo(orjson.dumps(shown, option=orjson.OPT_INDENT_2).decode())
         return
-    table = Table("step with", "measured ms", "fitted ms", "error", title="The fit")
+    table = Table("step or first token", "measured ms", "fitted ms", "error", title="The fit")
     for point, row in zip(fitted.points, result["points"], strict=True):
         numbers = (f"{row[name]:.2f}" for name in ("measured_ms", "fitted_ms"))
         table.add_row(point.name, *numbers, f"{row['error_percent']:+.1f} %")
@@ -205,5 +228,6 @@ def _show(fitted: "Fit", result: dict[str, Any], as_json: bool) -> None:
     model = fitted.step_time
     typer.echo(
         f"a step takes {model.base_s * 1e3:.3f} ms + {model.per_decode_seq_s * 1e3:.3f} ms per "
-        f"decoding sequence + {model.per_prefill_token_s * 1e3:.4f} ms per prompt token"
+        f"decoding sequence + {model.per_prefill_token_s * 1e3:.4f} ms per prompt token\n"
+        f"a request takes {fitted.request_s * 1e3:.3f} ms besides, once, which is not in a profile"
     )

@@ -10,7 +10,8 @@ from serving.engine import StepTime
 
 @dataclass(frozen=True)
 class Point:
-    """One measured step: so many decoding sequences and prompt tokens took so long."""
+    """So many decoding sequences and prompt tokens took so long: for decodes a step, for a prompt
+    the whole wait for its first token as the client saw it, HTTP included."""
 
     decoding: int
     prefill_tokens: int
@@ -25,13 +26,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Fit:
-    """The model that comes closest, and how close."""
+    """The model that comes closest, and how close.
+
+    request_s  what each request costs once, outside of any step: HTTP, parsing, the way there
+    """
 
     step_time: StepTime
+    request_s: float
     points: Sequence[Point]
 
     def fitted_s(self, point: Point) -> float:
-        return self.step_time.seconds(point.decoding, point.prefill_tokens)
+        step_s = self.step_time.seconds(point.decoding, point.prefill_tokens)
+        return step_s + self.request_s if point.prefill_tokens else step_s
 
     def error(self, point: Point) -> float:
         """(fitted - measured) / measured"""
@@ -41,9 +47,12 @@ class Fit:
 def fit(points: Sequence[Point]) -> Fit:
     """Least squares of the relative errors, so that a short step counts as much as a long one,
     over models without negative times: where the best one has some, the most negative part is left
-    out and the rest fitted anew."""
+    out and the rest fitted anew. Wants two batch sizes and two lengths of prompts or more."""
     measured = np.array([point.measured_s for point in points])
-    parts = np.array([[1, point.decoding, point.prefill_tokens] for point in points], dtype=float)
+    parts = np.array(
+        [[1, one.decoding, one.prefill_tokens, one.prefill_tokens > 0] for one in points],
+        dtype=float,
+    )
     relative = parts / measured[:, None]
     kept = list(range(parts.shape[1]))
     while True:
@@ -52,12 +61,15 @@ def fit(points: Sequence[Point]) -> Fit:
             break
         del kept[int(solved.argmin())]
     seconds = dict(zip(kept, solved.tolist(), strict=True))
-    base_s, per_decode_seq_s, per_prefill_token_s = (seconds.get(part, 0.0) for part in range(3))
+    base_s, per_decode_seq_s, per_prefill_token_s, request_s = (
+        seconds.get(part, 0.0) for part in range(4)
+    )
     return Fit(
         StepTime(
             base_s=base_s,
             per_decode_seq_s=per_decode_seq_s,
             per_prefill_token_s=per_prefill_token_s,
         ),
+        request_s,
         points,
     )

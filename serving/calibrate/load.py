@@ -55,9 +55,13 @@ class Server:
 
     model    None: the first one that it names
     api_key  sent as a Bearer token
+
+    Raises CalibrationError for a URL that is none.
     """
 
     def __init__(self, url: str, *, model: str | None = None, api_key: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise CalibrationError(f"{url}: is no URL; write http://{url}")
         self.base = url.rstrip("/").removesuffix("/v1")
         self.model = model
         self.max_model_len: int | None = None

@@ -60,7 +60,40 @@ def test_steps_are_measured_only_while_all_streams_decode() -> None:
     assert step_s([Answer(0.0, [0.1, 0.2], 5, 2), Answer(0.0, [0.3, 0.4], 5, 2)]) is None
 
 
+def test_what_a_request_takes_besides_its_steps_is_no_part_of_the_step() -> None:
+    measured = [
+        Point(one.decoding, one.prefill_tokens, one.measured_s + 0.002 * (one.decoding == 0))
+        for one in points(MODEL)
+    ]
+    fitted = fit(measured)
+    for name in StepTime.names():
+        assert getattr(fitted.step_time, name) == pytest.approx(getattr(MODEL, name), rel=1e-6)
+    assert fitted.request_s == pytest.approx(0.002)
+    assert all(abs(fitted.error(point)) < 1e-6 for point in measured)
+
+
 # Against a server.
+
+
+async def test_a_fast_server_is_fitted_without_what_http_takes() -> None:
+    real = {"decode_ms_per_token": 4.0, "decode_ms_per_seq": 0.2, "prefill_ms_per_1k_tokens": 10.0}
+    async with simulator(**real) as sim, Server(f"http://127.0.0.1:{sim.port}") as server:
+        fitted = await calibrate(server, tokens=24)
+    # 10% on a quiet machine; what HTTP takes is half of the shortest prompt's wait.
+    assert fitted.step_time.per_prefill_token_s == pytest.approx(1e-5, rel=0.2)
+    assert fitted.step_time.seconds(1, 0) == pytest.approx(0.004, rel=0.2)
+    assert 0 < fitted.request_s < 0.01
+
+
+async def test_a_batch_that_the_server_never_runs_is_left_out_and_told() -> None:
+    said: list[str] = []
+    real = {"decode_ms_per_token": 6.0, "decode_ms_per_seq": 1.0, "max_num_seqs": 4}
+    async with simulator(**real) as sim, Server(f"http://127.0.0.1:{sim.port}") as server:
+        fitted = await calibrate(server, tokens=8, say=said.append)
+    assert [one.decoding for one in fitted.points if one.decoding] == [1, 2, 4]
+    assert fitted.step_time.seconds(4, 0) == pytest.approx(0.009, rel=0.25)
+    assert "8 streams never decoded together and are left out" in said[-1]
+    assert "5 rounds take" in said[0]
 
 
 async def test_a_calibrated_simulator_is_as_fast_as_the_one_it_was_calibrated_on() -> None:
@@ -110,7 +143,12 @@ async def test_no_prompt_is_helped_by_the_prefix_cache() -> None:
         ({}, {"reset_after": 3}, "server's log"),
         ({"decode_ms_per_token": 0}, {}, "too fast.*--decode-ms 0"),
         ({"decode_ms_per_token": 5, "max_model_len": 99}, {}, "--max-model-len 2048"),
-        ({"decode_ms_per_token": 2, "max_num_seqs": 4}, {}, "8 streams never.*--max-num-seqs"),
+        ({"decode_ms_per_token": 5, "max_model_len": 400}, {}, "--max-model-len 2048"),
+        (
+            {"decode_ms_per_token": 2, "max_num_seqs": 1},
+            {},
+            "2 and 4 and 8 streams never.*--max-num-seqs",
+        ),
     ],
 )
 async def test_a_server_that_cannot_be_measured_is_an_error_that_says_what_to_do(
@@ -211,10 +249,13 @@ async def test_the_command_prints_the_fit_and_writes_a_profile_that_sim_reads(
         done = await asyncio.to_thread(CliRunner().invoke, app, command)
     assert done.exit_code == 0, done.output
     shown = json.loads(done.stdout)
-    assert set(shown) == {"step_time", "model", "points"}
+    assert set(shown) == {"step_time", "model", "request_ms", "points"}
     assert shown["model"] == "small"
     assert len(shown["points"]) == 8
     assert load(out) == StepTime(**shown["step_time"])
+    printed = tmp_path / "printed.json"
+    printed.write_text(done.stdout)
+    assert load(printed) == load(out)
     assert "secret" not in out.read_text()
 
 
@@ -251,6 +292,8 @@ def test_a_saved_profile_is_read_again(tmp_path: Path) -> None:
         (["--port", "1", "--profile", "p.json", "--decode-ms", "5"], "leave out --decode-ms"),
         (["--port", "1", "--num-kv-blocks", "3"], "num_kv_blocks"),
         (["calibrate", "http://127.0.0.1:1"], "does the server run"),
+        (["calibrate", "127.0.0.1:1"], "write http://127.0.0.1:1"),
+        (["calibrate", "http://127.0.0.1:1", "--out", "no/p.json"], "there is no folder no"),
     ],
 )
 def test_the_command_refuses_what_makes_no_sense(arguments: list[str], says: str) -> None:
