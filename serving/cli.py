@@ -6,17 +6,42 @@ it is used, so that `forebay --help` is quick.
 
 import asyncio
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from serving.faults import KINDS
+
 if TYPE_CHECKING:
     from serving.calibrate import Fit
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+# Click prints a paragraph that begins with \b line by line.
+_FAULTS = "\n\n".join(
+    (
+        "Faults: POST /sim/faults with an object of these switches on exactly them, {} none. GET "
+        "/sim/faults shows what is on.",
+        "\n".join(("\b", *(f"  {kind:18} {does}" for kind, does in KINDS.items()))),
+        'Instead of a value: {"value": VALUE, "probability": 0 to 1, "count": N}, for some of the '
+        "requests or for the next N; with status also "
+        '"retry_after": SECONDS, for the header.',
+        "\b\nExample: curl http://127.0.0.1:8101/sim/faults -d '{\"stall_after\": 3}'",
+    )
+)
+# Where a flag is not called as the setting that it makes.
+_FLAGS = {
+    "models": "--model",
+    "default_max_tokens": "--max-tokens",
+    "decode_ms_per_token": "--decode-ms",
+    "decode_ms": "--decode-ms",
+    "prefill_ms_per_1k_tokens": "--prefill-ms",
+}
 
 
 def _fail(message: object) -> NoReturn:
@@ -24,7 +49,13 @@ def _fail(message: object) -> NoReturn:
     raise typer.Exit(1)
 
 
-@app.callback()
+def _by_flags(message: str, settings: Iterable[str]) -> str:
+    """The message with each name of a setting as the flag that was typed."""
+    flags = {name: f"--{name.replace('_', '-')}" for name in settings} | _FLAGS
+    return re.sub(r"[a-z0-9_]+", lambda word: flags.get(word[0], word[0]), message)
+
+
+@app.callback(epilog=_FAULTS)
 def sim(
     context: typer.Context,
     port: Annotated[
@@ -75,8 +106,6 @@ def sim(
 ) -> None:
     """Run one simulated vLLM server. API, scheduling and metrics are vLLM's; no model answers.
 
-    Faults: POST /sim/faults with {"status": 503}, {"reset_after": 3}, {"stall_after": 3}, or {}.
-
     Example: forebay sim --port 8101 --model small-7b --decode-ms 10
     """
     if context.invoked_subcommand:
@@ -111,8 +140,10 @@ def sim(
             step_time=load(profile) if profile else None,
             **given,
         )
-    except (ProfileFileError, ValueError) as error:
+    except ProfileFileError as error:
         _fail(error)
+    except ValueError as error:
+        _fail(_by_flags(str(error), (one.name for one in fields(SimSettings))))
     try:
         run(settings, ready=lambda: typer.echo(f"simulated vLLM at http://{host}:{port}"))
     except OSError as error:

@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 
 _STATUSES = frozenset(status.value for status in HTTPStatus if status >= 400)
 _AFTER_KINDS = ("reset_after", "stall_after", "error_event_after")
-_KINDS = ("latency_ms", "status", "reset_before", *_AFTER_KINDS, "ignore_aborts")
+KINDS = {
+    "latency_ms": "milliseconds before anything is answered",
+    "status": "an HTTP status of 400 or more instead of an answer",
+    "reset_before": "true: TCP reset before any byte of the response",
+    "reset_after": "that many tokens, then TCP reset",
+    "stall_after": "that many tokens, then silence, deaf to aborts",
+    "error_event_after": "that many tokens, then an error event (no stream: 500)",
+    "ignore_aborts": "true: abort_requests answers 200 and does nothing",
+}
+"""What each does; `forebay sim --help` prints it."""
 _MEMBERS = frozenset({"value", "probability", "count", "retry_after"})
 
 
@@ -47,20 +56,14 @@ class _Fault:
 class Faults:
     """The faults that are on. The description, in JSON:
 
-    {KIND: VALUE or {"value": VALUE, "probability": 0..1, "count": N}, ...} with the kinds
-      latency_ms         milliseconds before anything is answered
-      status             an HTTP status of 400 or more instead of an answer; may also have the
-                         member "retry_after" (seconds, for the Retry-After header)
-      reset_before       true: TCP reset before any byte of the response
-      reset_after        TCP reset when the token after the first VALUE ones was due
-      stall_after        that many tokens, then silence; holds its slot, deaf to aborts
-      error_event_after  that many tokens, then an error event and [DONE] (500 if not streamed)
-      ignore_aborts      true: /inference/v1/abort_requests answers 200 and does nothing
+    {KIND: VALUE or {"value": VALUE, "probability": 0..1, "count": N}, ...} with the KINDS above.
+    `status` may also have the member "retry_after" (seconds, for the Retry-After header).
 
     `probability` (default 1) is drawn for each request. `count` limits a fault to the next N
-    requests, whether or not it strikes them. An answer too short to reach VALUE ends normally;
-    tokens are counted per choice. If several "after" faults strike, the first in the list acts.
-    For ignore_aborts, the requests that count are those to the abort endpoint.
+    requests, whether or not it strikes them. What comes after VALUE tokens comes when the next one
+    was due; an answer too short for that ends normally; tokens are counted per choice. If several
+    "after" faults strike, the first in the list acts. For ignore_aborts, the requests that count
+    are those to the abort endpoint.
     """
 
     def __init__(self, seed: int) -> None:
@@ -115,8 +118,8 @@ class Faults:
 
 def _parse(kind: str, given: object) -> _Fault:
     """One fault from its short or long form."""
-    if kind not in _KINDS:
-        raise FaultError(f"{kind}: unknown fault; the kinds are {', '.join(_KINDS)}")
+    if kind not in KINDS:
+        raise FaultError(f"{kind}: unknown fault; the kinds are {', '.join(KINDS)}")
     members: dict[str, Any] = given if isinstance(given, dict) else {"value": given}
     for name in members:
         if name not in _MEMBERS or (name == "retry_after" and kind != "status"):

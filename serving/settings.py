@@ -83,7 +83,9 @@ class SimSettings:
     @property
     def kv_blocks(self) -> int:
         """How many KV blocks there are."""
-        return self.num_kv_blocks or self.max_num_seqs * self._blocks_per_place
+        if self.num_kv_blocks is not None:
+            return self.num_kv_blocks
+        return self.max_num_seqs * self._blocks_per_place
 
     def model_of_steps(self) -> StepTime:
         """How long a step takes. Raises ValueError."""

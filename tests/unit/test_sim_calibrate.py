@@ -15,6 +15,7 @@ from extproc.cli import app
 from serving.calibrate import CalibrationError, Point, Server, calibrate, fit, measure
 from serving.calibrate.load import Answer, step_s
 from serving.engine import StepTime
+from serving.faults import KINDS
 from serving.profile import ProfileFileError, load, save
 from tests.unit.test_sim_kit import simulator
 
@@ -279,6 +280,14 @@ def test_a_profile_that_is_wrong_is_refused_by_name(tmp_path: Path, text: str, s
         load(path)
 
 
+def test_the_help_names_every_fault_with_what_it_does_and_every_member() -> None:
+    shown = CliRunner().invoke(app, ["sim", "--help"], terminal_width=100).output
+    for kind, does in KINDS.items():
+        assert f"{kind:18} {does}" in shown
+    for member in ("value", "probability", "count", "retry_after"):
+        assert f'"{member}"' in shown
+
+
 def test_a_saved_profile_is_read_again(tmp_path: Path) -> None:
     save(tmp_path / "p.json", MODEL, {"model": "m"})
     assert load(tmp_path / "p.json") == MODEL
@@ -290,7 +299,20 @@ def test_a_saved_profile_is_read_again(tmp_path: Path) -> None:
         ([], "--port"),
         (["--port", "1", "--profile", "nowhere.json"], "nowhere.json"),
         (["--port", "1", "--profile", "p.json", "--decode-ms", "5"], "leave out --decode-ms"),
-        (["--port", "1", "--num-kv-blocks", "3"], "num_kv_blocks"),
+        (["--port", "1", "--num-kv-blocks", "3"], "--num-kv-blocks: must be at least 512"),
+        (["--port", "1", "--num-kv-blocks", "0"], "--num-kv-blocks: must be at least 512"),
+        (["--port", "1", "--decode-ms", "-1"], "forebay: --decode-ms: must be 0 or more"),
+        (["--port", "1", "--prefill-ms", "nan"], "forebay: --prefill-ms: must be 0 or more"),
+        (
+            ["--port", "1", "--decode-ms", "1", "--decode-ms-per-seq", "2"],
+            "--decode-ms-per-seq: cannot be above --decode-ms, a step",
+        ),
+        (["--port", "1", "--model", ""], "--model: want"),
+        (["--port", "1", "--max-tokens", "0"], "--max-tokens: must"),
+        (
+            ["--port", "1", "--max-num-batched-tokens", "3"],
+            "--max-num-batched-tokens: must be at least --max-num-seqs",
+        ),
         (["calibrate", "http://127.0.0.1:1"], "does the server run"),
         (["calibrate", "127.0.0.1:1"], "write http://127.0.0.1:1"),
         (["calibrate", "http://127.0.0.1:1", "--out", "no/p.json"], "there is no folder no"),
