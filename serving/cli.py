@@ -180,7 +180,7 @@ def calibrate(
     """Measure a server and fit the simulator's speed to it.
 
     It gets short answers at 1, 2, 4 and 8 streams and prompts of 64 to 1,024 words, five of each;
-    nobody else should use it meanwhile. At 20 ms per token that takes about half a minute.
+    nobody else should use it meanwhile. At 20 ms per token that takes some 20 seconds.
 
     Each prompt must fit in one step: --max-num-batched-tokens of the server has to be above the
     longest one's tokens, which the table shows (1,024 words and the chat template; a word is one

@@ -78,12 +78,18 @@ def test_what_a_request_takes_besides_its_steps_is_no_part_of_the_step() -> None
 
 async def test_a_fast_server_is_fitted_without_what_http_takes() -> None:
     real = {"decode_ms_per_token": 4.0, "decode_ms_per_seq": 0.2, "prefill_ms_per_1k_tokens": 10.0}
-    async with simulator(**real) as sim, Server(f"http://127.0.0.1:{sim.port}") as server:
-        fitted = await calibrate(server, tokens=24)
-    # 10% on a quiet machine; what HTTP takes is half of the shortest prompt's wait.
-    assert fitted.step_time.per_prefill_token_s == pytest.approx(1e-5, rel=0.2)
-    assert fitted.step_time.seconds(1, 0) == pytest.approx(0.004, rel=0.2)
-    assert 0 < fitted.request_s < 0.01
+    wanted = (1e-5, 0.004, 0.0054)
+    seen: list[tuple[float, ...]] = []
+    # A machine that stumbles costs milliseconds, as much as is measured here. A fit that is wrong
+    # is wrong each time (without a constant for each request: by a fifth and more).
+    for _ in range(5):
+        async with simulator(**real) as sim, Server(f"http://127.0.0.1:{sim.port}") as server:
+            fitted = await calibrate(server, tokens=24)
+        model = fitted.step_time
+        seen.append((model.per_prefill_token_s, model.seconds(1, 0), model.seconds(8, 0)))
+        if seen[-1] == pytest.approx(wanted, rel=0.15) and 0 < fitted.request_s < 0.01:
+            return
+    pytest.fail(f"per prompt token, step of 1, step of 8: {seen} instead of {wanted}")
 
 
 async def test_a_batch_that_the_server_never_runs_is_left_out_and_told() -> None:
