@@ -18,6 +18,9 @@ import orjson
 _WORDS = ("time", "year", "people", "way", "day", "thing", "life", "child", "world", "school")
 _SILENCE_S = 60.0
 _FEW = 8
+_LONGEST_LIST_BYTES = 1024 * 1024
+# What reading an answer raises that is not of OpenAI's shape.
+_OTHER_SHAPE = (AttributeError, KeyError, TypeError, ValueError)
 
 
 class CalibrationError(Exception):
@@ -87,19 +90,29 @@ class Server:
     async def _look(self) -> None:
         """What models it has, and how long a context."""
         listed = await self._read("/v1/models")
-        models = listed.get("data", []) if isinstance(listed, dict) else []
-        names = [one.get("id") for one in models]
+        try:
+            limits = {one["id"]: one.get("max_model_len") for one in listed["data"]}
+            names = [name for name in limits if isinstance(name, str)]
+        except _OTHER_SHAPE as error:
+            raise CalibrationError(
+                f"{self.base}/v1/models is not OpenAI's list of models; is the URL right?"
+            ) from error
         self.model = self.model or next(iter(names), None)
         if self.model not in names:
             raise CalibrationError(
                 f"{self.base} has no model {self.model!r}; it names {names}: choose with --model"
             )
-        self.max_model_len = models[names.index(self.model)].get("max_model_len")
+        limit = limits[self.model]
+        self.max_model_len = limit if isinstance(limit, int) else None
 
     async def _read(self, path: str) -> Any:
         try:
             async with self._http.get(self.base + path) as response:
-                body = await response.read()
+                body = b""
+                async for piece in response.content.iter_any():
+                    body += piece
+                    if len(body) > _LONGEST_LIST_BYTES:
+                        raise ValueError("an endless answer")
                 _check(response, body, self.base + path)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise CalibrationError(
@@ -143,20 +156,27 @@ class Server:
                         raise CalibrationError(f"{url}: the stream broke off: {event['error']}")
                     if any(_brings_a_token(choice) for choice in event.get("choices", ())):
                         chunks_at.append(now)
+                    if len(chunks_at) > tokens + _FEW:
+                        break  # it does not honour max_tokens
                     usage = event.get("usage") or usage
+            given, prompt_tokens = usage.get("completion_tokens"), usage.get("prompt_tokens")
         except (aiohttp.ClientError, TimeoutError) as error:
             raise CalibrationError(
                 f"{url}: {error or 'silence'} (limit {_SILENCE_S:g} s between two tokens); see the "
                 "server's log, or calibrate while nobody else uses it"
             ) from error
-        given = usage.get("completion_tokens")
+        except _OTHER_SHAPE as error:
+            raise CalibrationError(
+                f"{url}: the stream is not of OpenAI's shape ({type(error).__name__})"
+            ) from error
         # A server that is busy joins some tokens in one chunk, but not nearly all.
-        if given != tokens or len(chunks_at) < (2 if tokens >= _FEW else 1):
+        enough = 2 if tokens >= _FEW else 1
+        if given != tokens or len(chunks_at) < enough or not isinstance(prompt_tokens, int):
             raise CalibrationError(
                 f"{url}: {given} tokens in {len(chunks_at)} chunks instead of {tokens}: it must "
                 "stream, honour max_tokens and ignore_eos, and report usage (vLLM does)"
             )
-        return Answer(started_at, chunks_at, usage["prompt_tokens"], tokens)
+        return Answer(started_at, chunks_at, prompt_tokens, tokens)
 
 
 def _brings_a_token(choice: dict[str, Any]) -> bool:

@@ -328,3 +328,34 @@ def test_the_command_refuses_what_makes_no_sense(arguments: list[str], says: str
     done = CliRunner().invoke(app, ["sim", *arguments])
     assert done.exit_code == 1
     assert says in done.output
+
+
+MODELS = b'{"data":[{"id":"m"}]}'
+NONSENSE = {
+    "no list": (b'{"data":null}', b""),
+    "names": (b'{"data":["a"]}', b""),
+    "an object": (b'{"data":{"a":1}}', b""),
+    "broken JSON": (MODELS, b"data: {nope\n\n"),
+    "usage is a text": (MODELS, b'data: {"choices":[],"usage":"x"}\n\n'),
+    "choices are null": (MODELS, b'data: {"choices":null}\n\n'),
+    "choices are texts": (MODELS, b'data: {"choices":["a"]}\n\n'),
+    "no usage": (MODELS, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'),
+    "no end": (MODELS, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 10_000),
+    "a long line": (MODELS, b"data: {" + b"x" * 2_000_000),
+}
+
+
+@pytest.mark.parametrize("case", NONSENSE)
+async def test_a_server_that_talks_nonsense_is_refused_in_a_sentence(case: str) -> None:
+    models, stream = NONSENSE[case]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n")
+        body = stream if request.startswith(b"POST") else models
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(CalibrationError):
+            await measure(url, 1, tokens=8, rounds=1)
