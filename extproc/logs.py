@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -87,14 +88,17 @@ class Writer(logging.Handler):
 
 
 def _as_json(line: dict[str, Any]) -> bytes:
-    at = line["time"]
-    line["time"] = (
-        f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(at))}.{int(at % 1 * 1000):03d}Z"
-    )
+    at: float = line["time"]
+    line["time"] = f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z"
     try:
         return orjson.dumps(line, default=str, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # text that is no Unicode
         return json.dumps(line, default=str).encode() + b"\n"
+
+
+@lru_cache(maxsize=2)
+def _second(at: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
 _STDERR = 2

@@ -99,6 +99,8 @@ class _Service:
         self._exchanges = 0
         self._idle = asyncio.Event()  # no exchange runs
         self._idle.set()
+        self._over: list[asyncio.Future[None]] = []  # exchanges that wait for their reset
+        self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
         self._server = grpc.aio.server(
             options=[
@@ -177,7 +179,22 @@ class _Service:
             self._exchanges -= 1
             if not self._exchanges:
                 self._idle.set()
-        await asyncio.sleep(_RESET_WITHIN_S)  # which ends here, cancelled
+        await self._until_reset()  # which ends here, cancelled
+
+    async def _until_reset(self) -> None:
+        """Until Envoy resets the stream, for about _RESET_WITHIN_S at most. One timer for all
+        that are over by then: a timer for each would cost more than its counters."""
+        waiter = self._loop.create_future()
+        self._over.append(waiter)
+        if len(self._over) == 1:
+            self._loop.call_later(_RESET_WITHIN_S, self._no_reset)
+        await waiter
+
+    def _no_reset(self) -> None:
+        over, self._over = self._over, []
+        for waiter in over:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _log(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
         """Envoy never ends this stream itself; it is over when we have drained."""

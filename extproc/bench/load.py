@@ -209,7 +209,8 @@ class _Connection(asyncio.Protocol):
             self._run.fail("a connection was closed by the other side")
 
     def write(self, request: bytes) -> None:
-        self._transport.write(request)
+        if not self._transport.is_closing():  # else `connection_lost` tells of it
+            self._transport.write(request)
 
     def close(self) -> None:
         self._closing = True
