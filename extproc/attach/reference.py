@@ -132,7 +132,12 @@ class Reference(Source):
             return False
         kind = next(iter(kinds(mine))).rpartition(".")[2]
         if kind == "Lua":
-            return any("hide_usage" in node.text for node in theirs.scalars())
+            word = "hide_usage" if _says(mine, "hide_usage") else "facts.uncounted"
+            return _says(theirs, word)
         if kind in _OURS_SAYS:
             return any(node.text == _OURS_SAYS[kind] for node in theirs.scalars())
         return mine.word("name") == theirs.word("name")
+
+
+def _says(lua: Node, word: str) -> bool:
+    return any(word in node.text for node in lua.scalars())

@@ -165,7 +165,7 @@ def plain_events(bootstrap: Bootstrap) -> Iterator[Finding]:
     others = [name for name, pool in pools if pool.server == "other"]
     for door, _ in bootstrap.gateways if others else ():
         counts = [n for n, one in enumerate(door.filters) if one.is_a(_SSE)]
-        before = [n for n, one in enumerate(door.filters) if _says(one, "uncounted")]
+        before = [n for n, one in enumerate(door.filters) if _says(one, "facts.uncounted")]
         if counts and not any(n > counts[0] for n in before):
             yield error(
                 "plain-event",
