@@ -379,11 +379,11 @@ class Exchange:
         """The slot is held for as long as Envoy keeps the stream open."""
         while (message := await self._stream.receive()) is not None:
             match message:
-                case wire.AnswerHeaders():
-                    await self._stream.send(self._see_headers(message))
-                case wire.AnswerBody():
+                case wire.AnswerBody():  # by far the most where there are any
                     self._keep(message)  # first: who has the last piece may ask again at once
                     await self._pass(message)
+                case wire.AnswerHeaders():
+                    await self._stream.send(self._see_headers(message))
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)
                 case _:

@@ -12,7 +12,8 @@ from extproc.openai import CHAT, ended_choices, partial_ending
 _MOST_HELD_BYTES = 256 * 1024
 _EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")  # on a line of its own, not in a text
-_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
+# As JSON is written with and without a space; `null` stands in all chunks but the last.
+_FINISH = (b'"finish_reason":"', b'"finish_reason": "')
 
 
 class Guard:
@@ -68,7 +69,7 @@ class Guard:
         self._chunks += piece.count(b"data:")
         if b"[DONE]" in piece and _DONE.search(piece):
             self._done = True
-        if b'"finish_reason"' in piece and _FINISH.search(piece):
+        if _FINISH[0] in piece or _FINISH[1] in piece:
             self._unfinished -= ended_choices(piece)
         return piece
 
