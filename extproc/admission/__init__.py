@@ -1,7 +1,8 @@
 """Who may enter a pool, and when. Pure: no gRPC, no HTTP, no clock of its own.
 
 `gate` is the rule (two marks), `limiter` enforces it (slots, queue, leases), `retry_after` is what
-a shed client is told.
+a shed client is told. `queueing` says where marks belong, `gated` what they do in the long run;
+`gamma` is the mathematics under both.
 """
 
 from extproc.admission.gate import Gate
