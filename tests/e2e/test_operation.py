@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from extproc.cli import app
 from tests.e2e.client import Gateway, chat
 from tests.gateways import MakeGateway
 
@@ -197,3 +199,20 @@ async def test_metrics_tell_of_cache_routes_marks_and_lag(make_gateway: MakeGate
     assert metric('forebay_mark{mark="high_water",pool="small"}') == 64
     assert metric("forebay_event_loop_lag_seconds_count") > 0
     assert metric('forebay_decisions_total{decision="cache_hit",tenant="acme"}') == 1
+
+
+async def test_plan_reads_the_slots_marks_and_service_time_of_a_running_gateway(
+    gateway: Gateway,
+) -> None:
+    assert (await gateway.ask(chat(model="small-7b"))).status == 200
+    gateway.wait_until_idle()
+    done = CliRunner().invoke(
+        app,
+        ["plan", "--from", gateway.stack.config.admin_url, "--pool", "small"]
+        + ["--arrivals", "2", "--ttft", "1s", "--json"],
+    )
+    assert done.exit_code == 0, done.output
+    planned, small = json.loads(done.stdout), gateway.status("small")
+    assert planned["plan"]["slots"] == small["slots"]
+    assert planned["plan"]["service_mean_s"] == small["mean_service_s"]
+    assert planned["marks"]["present"]["high_water"] == small["high_water"]
