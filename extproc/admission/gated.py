@@ -50,20 +50,26 @@ def gated(
     offered = arrivals_per_s * mean_service_s
     blocked = erlang_b(slots, offered)
     load = offered / slots
-    if blocked == 0.0:  # so few arrivals that no float can say how seldom all slots are busy
-        return Gated(1.0, 0.0, 0.0, load)
 
-    # All in units of the open state at hand, which begins as that with `high` waiting.
-    twin = load if high > low else 0.0
-    shed = 1.0 + twin * (high - low)
+    # `here`: the open state at hand, at first that with `high` waiting; `twin`: a shedding state.
+    # Only their ratios count, so each step may scale all of them, and nothing overflows.
+    here = 1.0 / (1.0 + load)
+    twin = load * here if high > low else 0.0
+    shed = here + twin * (high - low)
     in_time = late = 0.0
     for depth in range(high - 1, -1, -1):
-        unit = load / (1.0 + (twin if depth >= low else 0.0))
-        twin, shed, in_time, late = twin * unit, shed * unit, in_time * unit, late * unit
+        here += twin if depth >= low else 0.0
+        twin, shed, in_time, late = twin * load, shed * load, in_time * load, late * load
         fits = joined_within(depth, slots, mean_service_s, wait_limit_s, scv)
-        in_time += fits
-        late += 1.0 - fits
-    # At hand is now all slots busy and nobody waiting; below that, all is as in the loss system.
-    in_time += (1.0 - blocked) / blocked
+        in_time += here * fits
+        late += here * (1.0 - fits)
+        total = in_time + late + shed
+        here, twin, shed = here / total, twin / total, shed / total
+        in_time, late = in_time / total, late / total
+    # At hand is now all slots busy and nobody waiting. It is to the states below it as in the loss
+    # system: as `blocked` to the rest.
+    in_time = in_time * blocked + here * (1.0 - blocked)
+    late, shed = late * blocked, shed * blocked
     total = in_time + late + shed
-    return Gated(in_time / total, late / total, shed / total, load * (1.0 - shed / total))
+    carried = (in_time + late) / total
+    return Gated(in_time / total, late / total, shed / total, utilisation=load * carried)
