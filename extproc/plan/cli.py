@@ -1,13 +1,11 @@
 """The command `forebay plan`: reads options, asks the gateway where told, shows the advice."""
 
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from extproc.bench.report import show
+from extproc.bench.report import Json, Plot, show
 from extproc.config.policy import DurationS
 from extproc.plan import Asked, GatewayError, plan, read_pool, views
 
@@ -68,8 +66,8 @@ def command(
         ),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="With --from: which pool.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw it into this .svg, .png or .pdf.")] = None,
+    as_json: Json = False,
+    plot: Plot = None,
 ) -> None:
     """How many slots, and which marks: what queueing theory advises for one pool.
 
@@ -79,8 +77,6 @@ def command(
 
     forebay plan --from http://127.0.0.1:9902 --pool small --arrivals 2.5 --ttft 1s --plot plan.svg
     """
-    if plot is not None:
-        _check_plot(plot)
     if pool is not None and source is None:
         _fail("--pool names a pool of a running gateway: say which with --from URL")
     marks = None
@@ -112,12 +108,3 @@ def command(
         show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
     except (ValueError, OSError) as error:
         _fail(error)
-
-
-def _check_plot(plot: Path) -> None:
-    if find_spec("matplotlib") is None:
-        _fail("--plot needs matplotlib: pip install 'forebay[bench]'")
-    if plot.suffix not in (".svg", ".png", ".pdf"):
-        _fail(f"--plot {plot}: the name must end in .svg, .png or .pdf")
-    if not plot.absolute().parent.is_dir():
-        _fail(f"--plot {plot}: there is no folder {plot.absolute().parent}")

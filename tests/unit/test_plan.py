@@ -134,7 +134,7 @@ async def test_a_gateway_that_cannot_be_read_is_one_sentence() -> None:
         ((*GIVEN, "--arrivals", "inf"), "arrivals_per_s must be at least 0 and finite"),
         ((*GIVEN, "--pool", "small"), "say which with --from URL"),
         ((*GIVEN, "--from", "127.0.0.1:9902"), "write http://host:port"),
-        ((*GIVEN, "--plot", "plan.txt"), "must end in .svg, .png or .pdf"),
+        ((*GIVEN, "--plot", "plan.txt"), "name ends in .svg, .png, .pdf"),
         ((*GIVEN, "--plot", "/no/such/plan.svg"), "there is no folder /no/such"),
     ],
 )
