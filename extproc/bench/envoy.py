@@ -4,7 +4,6 @@ As plain as it can be and still take the same requests; with a processor, its so
 those of the reference config.
 """
 
-import socket
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,12 +30,6 @@ STREAMED_ANSWER = {"request_header_mode": "SKIP", "request_body_mode": "NONE"} |
     "response_trailer_mode": "SEND",
 }
 """What a processor sees that all tokens pass through."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def envoy_config(

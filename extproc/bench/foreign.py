@@ -12,10 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from extproc.bench.envoy import free_port
 from extproc.bench.lab import Lab, say
 from extproc.bench.upstream import MODEL
-from extproc.up import UpError
+from extproc.up import UpError, free_port
 
 _INSTALL_WITHIN_S = 900.0
 _START_WITHIN_S = 120.0

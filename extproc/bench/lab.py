@@ -19,9 +19,9 @@ import orjson
 import yaml
 from rich.console import Console
 
-from extproc.bench.envoy import envoy_config, free_port
+from extproc.bench.envoy import envoy_config
 from extproc.bench.load import Job, Outcome
-from extproc.up import Child, Interrupted, Options, Stack, find_envoy, reference_config
+from extproc.up import Child, Interrupted, Options, Stack, find_envoy, free_port, reference_config
 
 _progress = Console(stderr=True, highlight=False)
 

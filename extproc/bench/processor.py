@@ -14,9 +14,8 @@ from typing import Any
 import yaml
 
 from extproc.bench.entry import Entry
-from extproc.bench.envoy import free_port
 from extproc.bench.lab import BenchError, Lab, say
-from extproc.up import Child, Stack
+from extproc.up import Child, Stack, free_port
 
 _STARTS = 3
 _START_WITHIN_S = 30.0

@@ -10,6 +10,7 @@ from extproc.up.render import (
     Rendered,
     UpError,
     find_envoy,
+    free_port,
     reference_config,
     render,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "Stack",
     "UpError",
     "find_envoy",
+    "free_port",
     "reference_config",
     "render",
 ]

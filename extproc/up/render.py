@@ -5,6 +5,7 @@ Nothing else of the bootstrap changes. Every mistake is an UpError of one senten
 
 import ipaddress
 import json
+import random
 import shutil
 import socket
 import sys
@@ -12,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -274,6 +276,8 @@ def _either(given: int | None, otherwise: int | None) -> int | None:
 def _port(what: str, wanted: int | None, configured: int) -> int:
     """The wanted port (0: any free one), or else the configured one; UpError when it is taken."""
     port = configured if wanted is None else wanted
+    if port == 0:
+        return free_port()
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -284,4 +288,14 @@ def _port(what: str, wanted: int | None, configured: int) -> int:
                 f"port {port}, wanted for {what}, cannot be used ({why}): stop what uses it, or "
                 "take free ports for everything with --port 0 (make up ARGS='--port 0')"
             ) from error
-        return probe.getsockname()[1]
+        return port
+
+
+def free_port() -> int:
+    """One that nobody uses. Below those that systems give to outgoing connections (from 32768 on):
+    such a one could be taken before who asked here listens on it."""
+    while True:
+        port = random.randrange(10240, 32768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
