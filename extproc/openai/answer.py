@@ -10,7 +10,7 @@ from typing import Any, cast
 import orjson
 
 from extproc.openai.paths import CHAT
-from extproc.openai.sse import EventReader
+from extproc.openai.sse import EventReader, stream_of
 
 _WHOLE = ("stop", "length")  # the finish reasons of an answer that ended by itself
 _TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
@@ -62,7 +62,7 @@ class Answer:
                 chunks.append({**head, "choices": [one]})
         if with_usage:
             chunks.append({**head, "choices": [], "usage": members.get("usage")})
-        return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+        return stream_of(chunks)
 
     def _id(self, request_id: str) -> str:
         return f"{'chatcmpl' if self.path == CHAT else 'cmpl'}-{request_id}"

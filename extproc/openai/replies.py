@@ -7,7 +7,7 @@ from typing import Any, cast
 import orjson
 
 from extproc.openai.paths import CHAT
-from extproc.openai.sse import EventReader
+from extproc.openai.sse import EventReader, stream_of
 
 
 class ApiError(Exception):
@@ -80,7 +80,7 @@ def partial_ending(
         }
         estimated = {**(incomplete if ends else {}), "usage_estimated": True}
         chunks.append({**head, "choices": [], "usage": usage, "forebay": estimated})
-    return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+    return stream_of(chunks)
 
 
 def ended_choices(events: bytes) -> set[int]:

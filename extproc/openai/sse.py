@@ -4,6 +4,15 @@ LF, CRLF, comments, several `data:` lines in one event, an end without a blank l
 is of interest here: event names and ids are skipped.
 """
 
+from collections.abc import Iterable
+
+import orjson
+
+
+def stream_of(chunks: Iterable[object]) -> bytes:
+    """A whole stream, or its end: an event for each chunk, then [DONE]."""
+    return b"".join(b"data: " + orjson.dumps(c) + b"\n\n" for c in chunks) + b"data: [DONE]\n\n"
+
 
 class EventReader:
     """Feed pieces; get the data of each event that became whole. Holds at most one event."""
