@@ -157,6 +157,7 @@ class Exchange:
         self._facts["pool"] = first
         self._facts["reason"] = route.reason
         self._look_up(request, headers, route, body)
+        request.forget_prompt()
         queued_s = await self._take_slot(request, first)
 
         new_body = None
@@ -165,7 +166,6 @@ class Exchange:
             new_body, model_span = openai.with_usage(body, request)
         else:
             model_span = request.model_span
-        request.last_user_text = ""  # as long as a prompt, and of no more use
         self._request = request
         self._tiers = route.pools
         self._abort_ids = openai.abort_ids(request, self._request_id)
@@ -417,12 +417,14 @@ class Exchange:
         )
 
     def _keep(self, body: wire.AnswerBody) -> None:
-        """Store the answer when its last piece has passed."""
+        """Store the answer when it has ended."""
         if self._fill is None:
             return
-        self._fill.feed(body.piece)
-        if body.end_of_stream and self._fill.end():
-            self._gateway.metrics.cache_stored[self._tenant.label] += 1
+        ended = self._fill.feed(body.piece)
+        if ended or body.end_of_stream:
+            if self._fill.end():
+                self._gateway.metrics.cache_stored[self._tenant.label] += 1
+            self._fill = None
 
     async def _pass(self, body: wire.AnswerBody) -> None:
         if self._whole:

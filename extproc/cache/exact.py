@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from extproc.cache.key import exact_key
-from extproc.cache.memory import MemoryStore
+from extproc.cache.memory import Entry, MemoryStore
 from extproc.cache.request_policy import cache_policy
-from extproc.openai import Answer, AnswerReader, Request
+from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
 
 
 class Hit(NamedTuple):
@@ -35,8 +35,9 @@ class Fill:
             and "content-encoding" not in headers
         )
 
-    def feed(self, piece: bytes) -> None:
-        self._reader.feed(piece)
+    def feed(self, piece: bytes) -> bool:
+        """Whether the answer has ended by itself."""
+        return self._reader.feed(piece)
 
     def end(self) -> bool:
         """After the last piece: whether the answer was stored."""
@@ -81,15 +82,34 @@ class ExactCache:
         policy = cache_policy(cache_control, request.temperature)
         key = None
         if policy.may_store:
-            key = exact_key(scope=scope, pool=f"{pool}={model}", path=request.path, body=body)
+            key = exact_key(
+                scope=scope,
+                pool=f"{pool}={model}",
+                path=request.path,
+                body=body,
+                members=request.members,
+            )
         if key is None:
             return Lookup("bypass", "forebay; fwd=bypass")
         entry, now = self.store.get(key), self._clock()
         if entry is not None and policy.may_read and policy.takes(now - entry.stored_at):
-            status = f"forebay; hit; ttl={int(entry.expires_at - now)}"
-            return Lookup("hit", status, hit=Hit(entry.answer, now - entry.stored_at))
+            answer = self._read(key, entry)
+            if answer is not None:
+                status = f"forebay; hit; ttl={int(entry.expires_at - now)}"
+                return Lookup("hit", status, hit=Hit(answer, now - entry.stored_at))
         choices = request.choices * request.prompt_count
         reader = AnswerReader(request.path, streamed=request.stream, choices=choices)
         fill = Fill(self.store, key, pool, self._ttl_s, reader)
         reason = "uri-miss" if policy.may_read else "request"
         return Lookup("miss", f"forebay; fwd={reason}", fill=fill)
+
+    def _read(self, key: bytes, entry: Entry) -> Answer | None:
+        """The entry's answer; None, and no entry any more, if it may not be given again."""
+        if not isinstance(entry.answer, UnreadAnswer):
+            return entry.answer
+        answer = entry.answer.read()
+        if answer is None:
+            self.store.drop(key)
+        else:
+            self.store.replace(key, answer)
+        return answer

@@ -1,6 +1,7 @@
 """The key of the exact cache: a hash of all that can change the answer, within its scope. Pure."""
 
 import hashlib
+from typing import Any
 
 import orjson
 
@@ -15,14 +16,16 @@ _LONG_NUMBER = b"0" * 15
 _DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in range(256))
 
 
-def exact_key(*, scope: str, pool: str, path: str, body: bytes) -> bytes | None:
+def exact_key(
+    *, scope: str, pool: str, path: str, body: bytes, members: dict[str, Any]
+) -> bytes | None:
     """32 bytes; None for a body that nests too deep to be written in one form.
 
     `scope`: within whom the answer may be shared, a tenant for example. `pool`: whose answer it is.
     `body`: a request that was parsed, so a JSON object without duplicate keys among those that
-    matter. Key order, whitespace and escapes do not matter; unknown members do.
+    matter; `members`: orjson's view of it. Key order, whitespace and escapes do not matter; unknown
+    members do.
     """
-    members = orjson.loads(body)
     try:
         canonical = orjson.dumps(
             {name: value for name, value in members.items() if name not in _NO_MATTER},

@@ -4,14 +4,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from extproc.openai import Answer
+from extproc.openai import Answer, UnreadAnswer
 
 # What an entry costs beside its answer: key, objects, dictionary. An estimate.
 _OVERHEAD_BYTES = 400
 
 
 class Entry(NamedTuple):
-    answer: Answer
+    answer: Answer | UnreadAnswer
     stored_at: float
     expires_at: float
 
@@ -37,29 +37,38 @@ class MemoryStore:
         if entry is None:
             return None
         if entry.expires_at <= self._clock():
-            self._drop(key)
+            self.drop(key)
             return None
         self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: bytes, answer: Answer, ttl_s: float) -> bool:
+    def put(self, key: bytes, answer: Answer | UnreadAnswer, ttl_s: float) -> bool:
         """Whether it was kept: an answer that is larger than the whole store is not."""
         size = answer.size + _OVERHEAD_BYTES
         if size > self.max_bytes:
             return False
         if key in self._entries:
-            self._drop(key)
-        while self._bytes + size > self.max_bytes:
-            self._drop(next(iter(self._entries)))
+            self.drop(key)
+        self._make_room(size)
         now = self._clock()
         self._entries[key] = Entry(answer, now, now + ttl_s)
         self._bytes += size
         return True
 
+    def replace(self, key: bytes, answer: Answer) -> None:
+        """Keep the same answer in another form, for as long as it had."""
+        entry = self._entries[key]
+        self._bytes += answer.size - entry.answer.size
+        self._entries[key] = entry._replace(answer=answer)
+        self._make_room(0)
+
     def resize(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        while self._bytes > max_bytes:
-            self._drop(next(iter(self._entries)))
+        self._make_room(0)
 
-    def _drop(self, key: bytes) -> None:
+    def _make_room(self, size: int) -> None:
+        while self._bytes + size > self.max_bytes:
+            self.drop(next(iter(self._entries)))
+
+    def drop(self, key: bytes) -> None:
         self._bytes -= self._entries.pop(key).answer.size + _OVERHEAD_BYTES

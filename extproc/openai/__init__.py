@@ -3,7 +3,7 @@
 `request` reads and splices requests, `answer` reads and replays answers, `replies` are our own.
 """
 
-from extproc.openai.answer import Answer, AnswerReader
+from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
 from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
 from extproc.openai.replies import (
     ApiError,
@@ -22,6 +22,7 @@ __all__ = [
     "AnswerReader",
     "ApiError",
     "Request",
+    "UnreadAnswer",
     "abort_ids",
     "ended_choices",
     "error_body",

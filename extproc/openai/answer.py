@@ -5,7 +5,7 @@ a member that a replay could not give again as it was, makes none.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
@@ -68,6 +68,26 @@ class Answer:
         return f"{'chatcmpl' if self.path == CHAT else 'cmpl'}-{request_id}"
 
 
+class UnreadAnswer(NamedTuple):
+    """The body of a not streamed answer, as it came: most are never asked for again, so `read` is
+    left to whoever first does."""
+
+    path: str
+    choices: int
+    body: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.body)
+
+    def read(self) -> Answer | None:
+        """The answer, if it is one that may be given again."""
+        try:
+            return _whole(self.path, orjson.loads(self.body), self.choices)
+        except _OTHER_SHAPE:
+            return None
+
+
 class AnswerReader:
     """Reads an answer that passes by: `feed` each piece, then `end`. Above `max_bytes` it gives up,
     and holds nothing any more."""
@@ -81,7 +101,9 @@ class AnswerReader:
         self._events = EventReader() if streamed else None
         self._left = max_bytes
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: bytes) -> bool:
+        """Whether the answer has ended by itself: a stream has with its [DONE], and a client may
+        leave right after it."""
         self._left -= len(piece)
         if self._left < 0:
             self._pieces.clear()
@@ -89,19 +111,25 @@ class AnswerReader:
             self._pieces.append(piece)
         else:
             self._pieces += self._events.feed(piece)
+            return bool(self._pieces) and self._pieces[-1] == _DONE
+        return False
 
-    def end(self) -> Answer | None:
-        """The answer, if it is one that may be given again."""
+    def end(self) -> Answer | UnreadAnswer | None:
+        """The answer; None for a stream that may not be given again, or one above the limit."""
         if self._left < 0:
             return None
+        if self._events is None:
+            return UnreadAnswer(self._path, self._choices, b"".join(self._pieces))
         try:
-            if self._events is None:
-                members = orjson.loads(b"".join(self._pieces))
-            else:
-                members = _assemble(self._path, self._pieces + self._events.end())
+            members = _assemble(self._path, self._pieces + self._events.end())
             return _whole(self._path, members, self._choices)
-        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError):
-            return None  # not the shape of an answer
+        except _OTHER_SHAPE:
+            return None
+
+
+_DONE = b"[DONE]"
+# What reading raises where the JSON is not that of an answer.
+_OTHER_SHAPE = (orjson.JSONDecodeError, LookupError, TypeError, AttributeError, ValueError)
 
 
 def _says_more(members: dict[str, Any], known: set[str]) -> bool:
@@ -135,7 +163,7 @@ def _whole(path: str, members: dict[str, Any], count: int) -> Answer | None:
 
 def _assemble(path: str, events: list[bytes]) -> dict[str, Any]:
     """The not streamed answer that says the same as this stream; raises on any other shape."""
-    if not events or events.pop() != b"[DONE]":
+    if not events or events.pop() != _DONE:
         raise ValueError("the stream does not end with [DONE]")
     chat = path == CHAT
     members: dict[str, Any] = {}

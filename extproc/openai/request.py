@@ -47,8 +47,15 @@ class Request:
     choices: int  # n
     temperature: float | None  # None: the server's default
     prompt_count: int  # completions with a list of prompts: how many; else 1
+    # orjson's view of the whole body. See forget_prompt.
+    members: dict[str, Any] = field(repr=False)
     # For with_usage alone: (start, end, what to put there); None: nothing to do.
     usage_splice: tuple[int, int, bytes] | None = field(default=None, repr=False)
+
+    def forget_prompt(self) -> None:
+        """Let go of what is as long as a prompt: a request lives as long as its answer."""
+        self.last_user_text = ""
+        self.members = {}
 
 
 def abort_ids(request: Request, request_id: str) -> list[str]:
@@ -91,6 +98,7 @@ def parse(path: str, body: bytes) -> Request:
         choices=_choices(members),
         temperature=_temperature(members),
         prompt_count=prompt_count,
+        members=members,
         usage_splice=usage_splice if stream and not usage_asked else None,
     )
 

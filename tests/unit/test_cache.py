@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.cache import ExactCache, Fill, Lookup
 from extproc.cache.key import exact_key
 from extproc.cache.memory import MemoryStore
 from extproc.cache.request_policy import cache_policy
-from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader
+from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader, UnreadAnswer, parse
 from extproc.openai.sse import EventReader
 
 
 def key(body: bytes, scope: str = "a", pool: str = "small", path: str = CHAT) -> bytes | None:
-    return exact_key(scope=scope, pool=pool, path=path, body=body)
+    members = orjson.loads(body)
+    return exact_key(scope=scope, pool=pool, path=path, body=body, members=members)
 
 
 VALUES = st.recursive(
@@ -82,9 +84,7 @@ def answer(text: str, path: str = CHAT) -> Answer:
         ],
         "usage": {"completion_tokens": 1},
     }
-    reader = AnswerReader(path, streamed=False)
-    reader.feed(orjson.dumps(body))
-    made = reader.end()
+    made = UnreadAnswer(path, 1, orjson.dumps(body)).read()
     assert made
     return made
 
@@ -116,6 +116,60 @@ def test_the_least_recently_used_goes_first_and_a_hit_does_not_prolong() -> None
     assert store.get(b"1")
     now = 10.0
     assert store.get(b"1") is None
+
+
+def test_an_entry_may_take_another_form_and_the_sum_stays_right() -> None:
+    store = MemoryStore(2000, clock=lambda: 0.0)
+    store.put(b"1", UnreadAnswer(CHAT, 1, b"x" * 50), 10)
+    store.put(b"2", answer("a"), 10)
+    store.replace(b"1", answer("b" * 100))
+    assert store.used_bytes == answer("a").size + answer("b" * 100).size + 2 * 400
+    store.drop(b"1")
+    store.drop(b"2")
+    assert store.used_bytes == 0
+
+
+def _ask(cache: ExactCache) -> Lookup:
+    body = b'{"model":"auto","temperature":0,"messages":[{"role":"user","content":"hi"}]}'
+    return cache.look_up(
+        scope="tenant:a",
+        pool="small",
+        model="m",
+        request=parse(CHAT, body),
+        body=body,
+        cache_control="",
+    )
+
+
+def _answer_with(fill: Fill | None, body: dict[str, Any]) -> bool:
+    assert fill
+    fill.feed(orjson.dumps(body))
+    return fill.end()
+
+
+def test_an_answer_is_read_by_the_first_that_asks_again() -> None:
+    cache = ExactCache(10_000, 60, clock=lambda: 0.0)
+    assert _answer_with(_ask(cache).fill, _plain())
+    for _ in range(2):
+        again = _ask(cache)
+        assert again.hit
+        assert orjson.loads(again.hit.answer.as_json("r", 7))["choices"] == _plain()["choices"]
+
+
+def test_one_that_may_not_be_given_again_is_a_miss_and_goes() -> None:
+    cache = ExactCache(10_000, 60, clock=lambda: 0.0)
+    _answer_with(_ask(cache).fill, _plain(finish_reason="tool_calls"))
+    assert _ask(cache).result == "miss"
+    assert len(cache.store) == cache.store.used_bytes == 0
+
+
+def test_a_stream_has_ended_with_its_done_wherever_it_is_cut() -> None:
+    stream = _chunk({"content": "a"}, "stop") + USAGE + DONE
+    for cut in range(len(stream)):
+        reader = AnswerReader(CHAT, streamed=True)
+        assert not reader.feed(stream[:cut])
+        assert reader.feed(stream[cut:])
+        assert reader.end()
 
 
 @pytest.mark.parametrize(
@@ -193,7 +247,8 @@ def _read(
     reader = AnswerReader(path, streamed=streamed, choices=choices, max_bytes=max_bytes)
     for piece in pieces:
         reader.feed(piece)
-    return reader.end()
+    answer = reader.end()
+    return answer.read() if isinstance(answer, UnreadAnswer) else answer
 
 
 def _plain(**changes: Any) -> dict[str, Any]:

@@ -50,12 +50,16 @@ def test_a_plain_chat_request() -> None:
         choices=1,
         temperature=None,
         prompt_count=1,
+        members=orjson.loads(body),
     )
     assert body[9:19] == b'"small-7b"'
 
 
-def test_the_prompt_is_not_in_the_repr() -> None:
-    assert "hello" not in repr(chat(stream=True))
+def test_the_prompt_is_not_in_the_repr_and_can_be_let_go() -> None:
+    request = chat(stream=True)
+    assert "hello" not in repr(request)
+    request.forget_prompt()
+    assert (request.last_user_text, request.members) == ("", {})
 
 
 @pytest.mark.parametrize(
