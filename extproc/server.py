@@ -234,7 +234,8 @@ class _GrpcStream:
         if self._reading is not None:
             reading, self._reading = self._reading, None
             return await reading
-        return await self._read()
+        data = await self._context.read()  # as _read does, without one more coroutine
+        return None if data is grpc.aio.EOF else wire.read(data)
 
     def receiving(self) -> asyncio.Task[wire.Message | None]:
         if self._reading is None:

@@ -250,7 +250,7 @@ def read_log(data: bytes) -> list[LogEntry]:
             served_by=entry.common_properties.upstream_cluster,
             attempts=entry.common_properties.upstream_request_attempt_count,
             details=entry.response.response_code_details,
-            tags=dict(entry.common_properties.custom_tags),
+            tags=entry.common_properties.custom_tags,
         )
         for entry in message.http_logs.log_entry
     ]
