@@ -6,6 +6,16 @@ processor may have admitted it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Charge(NamedTuple):
+    """What was charged for the request when it was granted its slot."""
+
+    pool: str
+    tokens: int
+    payer: str
+    """The tenant itself, not its label."""
 
 
 @dataclass(slots=True)
@@ -19,6 +29,9 @@ class Account:
     completion_tokens: int | None
     ttft_s: float | None
     """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
+    queue_s: float
+    """Of the time to the first token, what was waited for a slot."""
+    charge: Charge | None
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
@@ -43,6 +56,8 @@ def read(tags: Mapping[str, str]) -> Account | None:
         completion_tokens=completion,
         ttft_s=None if first_us is None else first_us / 1e6,
         tpot_s=tpot_s,
+        queue_s=_queue_s(tags),
+        charge=_charge(tags),
     )
 
 
@@ -56,3 +71,17 @@ def _number(tags: Mapping[str, str], name: str) -> int | None:
     except (ValueError, OverflowError):
         return None
     return number if 0 <= number < 2**53 else None
+
+
+def _queue_s(tags: Mapping[str, str]) -> float:
+    try:
+        return float(tags.get("queue_ms", "-")) / 1e3
+    except ValueError:
+        return 0.0
+
+
+def _charge(tags: Mapping[str, str]) -> Charge | None:
+    """Written by Exchange as `POOL TOKENS PAYER`."""
+    pool, _, rest = tags.get("charge", "-").partition(" ")
+    tokens, _, payer = rest.partition(" ")
+    return Charge(pool, int(tokens), payer) if tokens.isdigit() else None

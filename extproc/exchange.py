@@ -5,12 +5,14 @@ here runs per token: after the request is admitted the answer passes by in Envoy
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Protocol
 
 from extproc import logs, openai, wire
-from extproc.admission import Lease, Shed
+from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import Fill, Hit
 from extproc.gateway import Gateway
 from extproc.refusals import Answered, refused, try_later
@@ -54,6 +56,7 @@ class Exchange:
         "_abort_ids",
         "_began",
         "_cache_status",
+        "_class_index",
         "_closing",
         "_config",
         "_cut_at",
@@ -65,7 +68,9 @@ class Exchange:
         "_guard",
         "_lease",
         "_loop",
+        "_payer",
         "_policy",
+        "_queued_s",
         "_request",
         "_request_id",
         "_sending",
@@ -88,6 +93,10 @@ class Exchange:
         self._cut_at = self._deadline + (response.grace if response.on_expiry == "partial" else 0)
         self._tenant = _NOBODY
         self._tiers: tuple[str, ...] = ()
+        self._payer = ""
+        """The tenant itself, not its label: tenants without a policy of their own share that."""
+        self._class_index = 0
+        self._queued_s = 0.0
         self._lease: Lease | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._request_id = ""
@@ -143,6 +152,8 @@ class Exchange:
         self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
         self._answer_without_body(headers, path)
+        self._payer = headers.values.get(self._config.tenant_header, "")
+        self._class_index = _class_index(headers, self._tenant)
         self._shed_early()
         await self._stream.send(
             wire.CONTINUE_HEADERS_SHOW_ANSWER
@@ -153,42 +164,53 @@ class Exchange:
 
         request = self._parse(path, body)
         route = self._route(request, headers)
-        first = route.pools[0]
-        self._facts["pool"] = first
-        self._facts["reason"] = route.reason
-        self._look_up(request, headers, route, body)
+        stale = self._look_up(request, headers, route, body)
         request.forget_prompt()
-        queued_s = await self._take_slot(request, first)
+        length = len(body)
+        if request.usage_splice is None and not self._may_shorten:
+            body = b""  # Envoy has it: nothing is held here while the request queues
+        tiers, degraded = await self._take_slot(request, route, stale, len(body))
+        lease = self._lease
+        assert lease is not None
 
-        new_body = None
-        if request.stream and not request.usage_asked:
-            # Without it the server counts no tokens for us; Envoy hides the extra chunk.
-            new_body, model_span = openai.with_usage(body, request)
-        else:
-            model_span = request.model_span
+        most_tokens = None
+        if lease.position and self._may_shorten:  # it had to queue
+            most_tokens = self._config.admission.shorter_tokens
+            degraded = "smaller+shorter" if degraded else "shorter"
+            self._fill = None
+        # Without the usage the server counts no tokens for us; Envoy hides the extra chunk.
+        new_body, model_span = openai.with_changes(body, request, most_tokens=most_tokens)
+        first, reason = tiers[0], route.reason
+        if degraded:
+            reason = f"{reason}; degraded={degraded}"
+            self._gateway.metrics.degraded[first, degraded] += 1
+        self._facts["pool"] = first
+        self._facts["reason"] = reason
         self._request = request
-        self._tiers = route.pools
+        self._tiers = tiers
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
         await self._stream.send(
             wire.admit(
                 kind="stream" if request.stream else "json",
-                tiers=route.pools,
+                tiers=tiers,
                 facts=(
                     ("tenant", self._tenant.label),
-                    ("route", f"{first}; reason={route.reason}"),
+                    ("route", f"{first}; reason={reason}"),
                     ("cache_status", self._cache_status),
-                    ("hide_usage", "0" if new_body is None else "1"),
-                    ("models", self._policy.model_names(request.model, route.pools)),
+                    ("hide_usage", "0" if request.usage_splice is None else "1"),
+                    ("models", self._policy.model_names(request.model, tiers)),
                     ("uncounted", self._policy.uncounted),
                 ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
-                    ("queue_ms", f"{queued_s * 1000:.1f}"),
+                    ("queue_ms", f"{self._queued_s * 1000:.1f}"),
+                    ("queue_position", str(lease.position)),
+                    ("charge", f"{first} {lease.ask.tokens} {self._payer}"),
                     ("model_span", f"{model_span[0]}:{model_span[1]}"),
-                    ("body_length", str(len(body if new_body is None else new_body))),
+                    ("body_length", str(length if new_body is body else len(new_body))),
                 ),
-                body=new_body,
+                body=None if new_body is body else new_body,
             )
         )
         self._decision = "admitted"
@@ -226,15 +248,15 @@ class Exchange:
             raise _no_body()
 
     def _shed_early(self) -> None:
-        """While every pool of the tenant sheds, and no cached answer could help, not even the body
-        is read."""
-        if self._policy.cache is not None:
+        """Where every pool of the tenant is at its hard mark, or sheds and no cached answer could
+        help, not even the body is read."""
+        limiters = [self._policy.limiters[pool] for pool in self._tenant.pools]
+        if any(not limiter.depth for limiter in limiters):
             return
-        limiters = self._policy.limiters
-        for pool in self._tenant.pools:
-            if not limiters[pool].gate.shedding:
-                return
-        raise _overloaded(min(limiters[pool].drain_s() for pool in self._tenant.pools))
+        ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=self._class_index)
+        helps = self._policy.cache is not None
+        if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in limiters):
+            raise _overloaded(min(limiters, key=Limiter.drain_s))
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
@@ -271,14 +293,13 @@ class Exchange:
 
     def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
-    ) -> None:
-        """Answer from the cache, or get ready to store what the wanted pool will answer."""
-        tenant = headers.values.get(self._config.tenant_header)
-        if self._policy.cache is None or not tenant:  # nobody knows whose answer it would be
-            return
+    ) -> Hit | None:
+        """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
+        that has expired, for the case that the request would be shed."""
+        if self._policy.cache is None or not self._payer:  # nobody knows whose answer it would be
+            return None
         found = self._policy.cache.look_up(
-            # The tenant itself, not its label: tenants without a policy of their own share that.
-            scope=f"tenant:{tenant}",
+            scope=f"tenant:{self._payer}",
             pool=route.wanted,
             model=self._config.pools[route.wanted].model,
             request=request,
@@ -292,9 +313,10 @@ class Exchange:
         )
         self._gateway.metrics.cache[found.result, self._tenant.label] += 1
         if found.hit is not None:
-            raise self._replay(found.hit, request)
+            raise self._replay(found.hit, request, "cache; reason=exact")
+        return found.stale
 
-    def _replay(self, hit: Hit, request: openai.Request) -> Answered:
+    def _replay(self, hit: Hit, request: openai.Request, route: str) -> Answered:
         """A cached answer in the shape that the client asked for, with an id of its own."""
         created = int(time.time())
         if request.stream:
@@ -305,40 +327,74 @@ class Exchange:
             body = hit.answer.as_json(self._request_id, created)
         headers = (
             ("age", str(int(hit.age_s))),
-            ("cache-status", self._cache_status),
-            ("x-forebay-route", "cache; reason=exact"),
+            ("cache-status", hit.status),
+            ("x-forebay-route", route),
         )
         return Answered("cache_hit", 200, body, headers, content_type)
 
-    async def _take_slot(self, request: openai.Request, pool: str) -> float:
-        """Enter the first tier's pool, queueing if need be; seconds waited.
+    async def _take_slot(
+        self, request: openai.Request, route: Plan, stale: Hit | None, size_bytes: int
+    ) -> tuple[tuple[str, ...], str]:
+        """Enter the first tier's pool, queueing if need be, or do what on_overload says, in its
+        order. The tiers, and how the request was degraded.
 
         The slot stays charged to the first tier, also when a later one serves.
         """
-        limiter = self._policy.limiters[pool]
-        try:
+        limiters = self._policy.limiters
+        ask = Ask(
             # Each choice of each prompt is a sequence of its own in the server.
-            lease = self._lease = limiter.enter(request.choices * request.prompt_count)
-        except Shed as shed:
-            raise _overloaded(shed.drain_s) from None
+            weight=request.choices * request.prompt_count,
+            tenant=self._payer,
+            share=self._tenant.share,
+            class_index=self._class_index,
+            tokens=self._gateway.tokens_estimate(route.pools[0], request),
+            size_bytes=size_bytes,
+            ends_by=self._slot_end,
+            owner=self._request_id,
+        )
+        limiter = limiters[route.pools[0]]
+        try:
+            await self._enter(limiter, ask, route.pools[0])
+            return route.pools, ""
+        except Shed:
+            pass
+        for way in self._config.admission.on_overload:
+            if way == "cached" and stale is not None:
+                self._gateway.metrics.degraded["cache", "stale"] += 1
+                raise self._replay(stale, request, "cache; reason=exact; degraded=stale")
+            if way == "smaller" and route.smaller:
+                with suppress(Shed):
+                    await self._enter(limiters[route.smaller[0]], ask, route.smaller[0])
+                    return route.smaller, "smaller"
+        raise _overloaded(limiter)
+
+    async def _enter(self, limiter: Limiter, ask: Ask, pool: str) -> None:
+        """Raises Shed also when a place in the queue was lost to another request."""
+        lease = self._lease = limiter.enter(ask)
         waited_s = 0.0
         if lease.state == "queued":
             began = self._loop.time()
-            limit_s = min(self._config.admission.max_wait, self._deadline - began)
+            limit_s = min(self._config.admission.max_wait - self._queued_s, self._deadline - began)
             next_message = self._stream.receiving()
             await asyncio.wait(
-                (lease.granted, next_message),
+                (lease.settled, next_message),
                 timeout=limit_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
             waited_s = self._loop.time() - began
+            self._queued_s += waited_s
             if next_message.done():  # nothing of Envoy's is due now but the end
                 raise _Gone
-            if not lease.granted.done():
-                raise try_later("queue_timeout", "No slot became free in time.", limiter.drain_s())
-        self._facts["queue_ms"] = round(waited_s * 1000, 1)
+            if lease.has_ended:
+                raise Shed
+            if not lease.settled.done():
+                raise _timed_out(limiter, self._queued_s, lease.position)
+        self._facts["queue_ms"] = round(self._queued_s * 1000, 1)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
-        return waited_s
+
+    @property
+    def _may_shorten(self) -> bool:
+        return "shorter" in self._config.admission.on_overload
 
     def _set_timer(self) -> None:
         first = self._deadline if self._config.response.on_expiry == "partial" else self._slot_end
@@ -480,5 +536,25 @@ def _no_body() -> Answered:
     return refused(400, "invalid_request", "The request has no body. Send a JSON object.")
 
 
-def _overloaded(drain_s: float) -> Answered:
-    return try_later("overloaded", "The gateway sheds load.", drain_s)
+def _class_index(headers: wire.RequestHeaders, tenant: Tenant) -> int:
+    """That of the tenant, or batch for a request that says so itself."""
+    asked = headers.values.get("x-request-class")
+    if asked is None:
+        return tenant.class_index
+    if asked not in CLASSES:
+        message = f"x-request-class must be one of {', '.join(CLASSES)}."
+        raise refused(400, "invalid_request", message)
+    return max(tenant.class_index, CLASSES.index(asked))
+
+
+def _overloaded(limiter: Limiter) -> Answered:
+    seconds = limiter.retry_after_s(random.random())
+    return try_later("overloaded", "The gateway sheds load.", seconds)
+
+
+def _timed_out(limiter: Limiter, waited_s: float, position: int) -> Answered:
+    seconds = limiter.retry_after_s(random.random())
+    timing = f'queue;dur={waited_s * 1000:.1f};desc="position {position}"'
+    return try_later(
+        "queue_timeout", "No slot became free in time.", seconds, (("server-timing", timing),)
+    )

@@ -1,17 +1,28 @@
 """What all exchanges share: the policy with its limiters and cache, the backends, the metrics."""
 
 import asyncio
+import logging
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from extproc.accounting import Account
 from extproc.accounting import read as read_account
-from extproc.admission import Gate, Limiter
+from extproc.admission import Limiter, Marks, Running, Slo, marks
 from extproc.backends import Backends
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
+from extproc.openai import Request
 from extproc.tenants import Tenants
 from extproc.wire import LogEntry
+
+_log = logging.getLogger(__name__)
+
+# Before any answer was counted.
+_FIRST_COMPLETION_TOKENS = 256
+# Of max_wait: a batch request that has waited so long goes before interactive ones.
+_STARVING_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +63,35 @@ class Gateway:
         """What Envoy knows, if it started with the same file."""
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
+        self._measured: dict[str, _Measured] = defaultdict(_Measured)
         self.policy = self._made(config, None)
         self.metrics = Metrics(lambda: self.policy.limiters, self.is_up, lambda: self.policy.cache)
 
     async def start(self) -> None:
         await self.backends.watch(self.policy.config.pools.values())
+
+    def keep_up(self) -> None:
+        """To be called once a second: put the marks where the measurements say, and look for leases
+        that were never ended."""
+        config = self.policy.config
+        for name, limiter in self._limiters.items():
+            if name in config.pools:
+                limiter.set_marks(self._marks(config, name, limiter), config.admission.dwell or 0.0)
+            audit = limiter.audit()
+            for lease in audit.leaked:
+                _log.error("a slot of %s leaked: request %s", name, lease.ask.owner)
+            if audit.drift:
+                _log.error("the books of %s are off by %d", name, audit.drift)
+
+    def tokens_estimate(self, pool: str, request: Request) -> int:
+        """What the request will take of the pool's servers: its prompt, and for each answer as much
+        as answers were long lately, within what it allows."""
+        measured = self._measured[pool].completion_tokens
+        answer = measured.mean if measured.count else _FIRST_COMPLETION_TOKENS
+        if request.max_tokens is not None:
+            answer = min(answer, request.max_tokens)
+        answers = request.choices * request.prompt_count
+        return request.prompt_tokens_estimate + int(answer) * answers
 
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use and cached answers stay."""
@@ -80,18 +115,32 @@ class Gateway:
         )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
-        slots, marks = config.pools[name].slots, config.admission
+        slots, admission = config.pools[name].all_slots, config.admission
         if limiter is None:
-            return Limiter(slots, Gate(marks.high_water, marks.low_water), self._clock)
-        limiter.resize(slots, marks.high_water, marks.low_water)
+            limiter = Limiter(slots, Marks(0, 0, 0, ""), self._clock)
+        limiter.set_slots(slots)
+        limiter.set_queue(admission.max_wait * _STARVING_SHARE, admission.queue_bytes)
+        limiter.set_marks(self._marks(config, name, limiter), admission.dwell or 0.0)
         return limiter
+
+    def _marks(self, config: Config, name: str, limiter: Limiter) -> Marks:
+        admission = config.admission
+        return marks(
+            admission.high_water,
+            admission.low_water,
+            admission.hard_water,
+            slo=Slo(admission.slo.ttft, admission.slo.percentile),
+            slots=limiter.slots,
+            service_s=limiter.service_s,
+            first_token_s=self._measured[name].first_token_s,
+        )
 
     def _cache(self, exact: ExactCacheConfig | None, cache: ExactCache | None) -> ExactCache | None:
         if exact is None:
             return None
         if cache is None:
-            return ExactCache(exact.max_bytes, exact.ttl, self._clock)
-        cache.configure(exact.max_bytes, exact.ttl)
+            return ExactCache(exact.max_bytes, exact.ttl, exact.stale, self._clock)
+        cache.configure(exact.max_bytes, exact.ttl, exact.stale)
         return cache
 
     def account(self, entry: LogEntry) -> None:
@@ -114,8 +163,23 @@ class Gateway:
                 metrics.tokens[pool, tenant, kind] += count
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
+            self._measured[pool].first_token_s.add(account.ttft_s - account.queue_s)
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
+        self._settle(account)
+
+    def _settle(self, account: Account) -> None:
+        """Of the tokens that were charged when the request was granted, what was too much or too
+        little."""
+        charge = account.charge
+        if charge is None or account.completion_tokens is None:
+            return
+        self._measured[charge.pool].completion_tokens.add(account.completion_tokens)
+        limiter = self.policy.limiters.get(charge.pool)
+        if limiter is not None:
+            took = (account.prompt_tokens or 0) + account.completion_tokens
+            share = self.policy.tenants.share_of(charge.payer)
+            limiter.correct(charge.payer, share, took - charge.tokens)
 
     def is_up(self, pool: str) -> bool:
         return self.backends.is_up(self.policy.config.pools[pool])
@@ -133,15 +197,31 @@ class Gateway:
                     "up": name not in down,
                     "slots": limiter.slots,
                     "in_flight": limiter.in_flight,
+                    "inherited": limiter.inherited,
                     "queue_depth": limiter.depth,
-                    "high_water": limiter.gate.high_water,
-                    "low_water": limiter.gate.low_water,
-                    "shedding": limiter.gate.shedding,
+                    "queue_bytes": limiter.waiting_bytes,
+                    "high_water": limiter.marks.high,
+                    "low_water": limiter.marks.low,
+                    "hard_water": limiter.marks.hard,
+                    "why": limiter.marks.why,
+                    "shedding": limiter.shedding,
                     "mean_service_s": limiter.mean_service_s and round(limiter.mean_service_s, 3),
+                    "service_scv": round(limiter.service_s.scv, 3),
                 }
                 for name, limiter in self.policy.limiters.items()
             }
         }
+
+
+class _Measured:
+    """What a pool's answers were like lately."""
+
+    __slots__ = ("completion_tokens", "first_token_s")
+
+    def __init__(self) -> None:
+        self.first_token_s = Running()
+        """From a slot to the first token."""
+        self.completion_tokens = Running()
 
 
 def _guards(config: Config) -> bool:

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from extproc.admission import Limiter
+from extproc.admission import CLASSES, Limiter
 from extproc.cache import ExactCache
 from extproc.logs import dropped_lines
 
@@ -55,6 +55,11 @@ class Metrics:
             "Time that admitted requests waited for a slot.",
             ["pool"],
             _SECONDS,
+        )
+        self.degraded = self._counter(
+            "forebay_degraded",
+            "Requests that were served otherwise than asked for, since their pool shed, and how.",
+            ["pool", "way"],
         )
         self.asked_to_stop = self._counter(
             "forebay_asked_to_stop",
@@ -206,9 +211,33 @@ class _Now(Collector):
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        slots = GaugeMetricFamily("forebay_slots", "Configured slots.", labels=["pool"])
+        slots = GaugeMetricFamily(
+            "forebay_slots", "Slots of the replicas that are up.", labels=["pool"]
+        )
         held = GaugeMetricFamily("forebay_in_flight", "Slots leased now.", labels=["pool"])
-        depth = GaugeMetricFamily("forebay_queue_depth", "Requests waiting here.", labels=["pool"])
+        depth = GaugeMetricFamily(
+            "forebay_queue_depth",
+            "Requests waiting here, or in the servers beside ours.",
+            labels=["pool"],
+        )
+        queued = GaugeMetricFamily(
+            "forebay_queue_bytes", "Memory held by requests waiting here.", labels=["pool"]
+        )
+        inherited = GaugeMetricFamily(
+            "forebay_inherited_slots",
+            "Slots still taken by what the servers ran when the processor started.",
+            labels=["pool"],
+        )
+        leaked = GaugeMetricFamily(
+            "forebay_leaked_leases",
+            "Slots and places in the queue that have outlived their request: 0, or there is a bug.",
+            labels=["pool"],
+        )
+        turns = CounterMetricFamily(
+            "forebay_gate_transitions",
+            "Times that shedding began or ended.",
+            labels=["pool", "class"],
+        )
         shedding = GaugeMetricFamily("forebay_shedding", "1 while shedding.", labels=["pool"])
         up = GaugeMetricFamily("forebay_pool_up", "1 if a replica answers.", labels=["pool"])
         mark = GaugeMetricFamily(
@@ -219,10 +248,17 @@ class _Now(Collector):
             up.add_metric([name], float(self._is_up(name)))
             held.add_metric([name], pool.in_flight)
             depth.add_metric([name], pool.depth)
-            shedding.add_metric([name], float(pool.gate.shedding))
-            mark.add_metric([name, "high_water"], pool.gate.high_water)
-            mark.add_metric([name, "low_water"], pool.gate.low_water)
-        yield from (up, slots, held, depth, shedding, mark)
+            queued.add_metric([name], pool.waiting_bytes)
+            inherited.add_metric([name], pool.inherited)
+            audit = pool.audit()
+            leaked.add_metric([name], len(audit.leaked) + audit.drift)
+            shedding.add_metric([name], float(pool.shedding))
+            for word, gate in zip(CLASSES, pool.gates, strict=True):
+                turns.add_metric([name, word], gate.transitions)
+            mark.add_metric([name, "high_water"], pool.marks.high)
+            mark.add_metric([name, "low_water"], pool.marks.low)
+            mark.add_metric([name, "hard_water"], pool.marks.hard)
+        yield from (up, slots, held, inherited, depth, queued, leaked, shedding, turns, mark)
         yield CounterMetricFamily(
             "forebay_log_lines_dropped",
             "Log lines dropped since the log's reader stalled.",

@@ -3,11 +3,9 @@
 Raised anywhere on a request's way, sent in one place.
 """
 
-import random
 from functools import cache
 
 from extproc import openai
-from extproc.admission import retry_after_s
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -38,14 +36,14 @@ def refused(
     return Answered(code, status, openai.error_body(message, kind, code, param), headers)
 
 
-def try_later(code: str, message: str, drain_s: float) -> Answered:
-    """429 with a Retry-After made of the time that the queue needs, in seconds."""
-    seconds = retry_after_s(drain_s, random.random())
-    return Answered(code, 429, *_try_later(code, message, seconds))
+def try_later(code: str, message: str, seconds: int, headers: Headers = ()) -> Answered:
+    """429 with a Retry-After of so many seconds."""
+    body, retry_after = _try_later(code, message, seconds)
+    return Answered(code, 429, body, retry_after + headers)
 
 
 @cache
 def _try_later(code: str, message: str, seconds: int) -> tuple[bytes, Headers]:
-    """Body and headers. There are few: `seconds` is 1 to 60, codes and messages are our own."""
+    """There are few: `seconds` is 1 to 60, codes and messages are our own."""
     body = openai.error_body(f"{message} Try again in {seconds} s.", "rate_limit_error", code)
     return body, (("retry-after", str(seconds)),)

@@ -32,6 +32,7 @@ _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 # After the last exchange Envoy's log still has to tell of it (buffer_flush_interval, 0.5 s).
 _LAST_LOG_S = 1.0
 _LAG_EVERY_S = 0.1
+_KEEP_UP_EVERY_S = 1.0
 # Envoy resets a stream that is over. To finish it with a status first would be work for nothing,
 # and each status that meets a reset costs grpcio some memory for ever (grpc/grpc#43360).
 _RESET_WITHIN_S = 0.1
@@ -58,6 +59,7 @@ async def serve(config: Config, listen: str, config_file: Path, seen: reload.Sta
         background += (
             asyncio.create_task(reload.watch(config_file, seen, gateway)),
             asyncio.create_task(_measure_lag(gateway)),
+            asyncio.create_task(_keep_up(gateway)),
         )
         await service.start(listen)
         _log.info("listening on %s, admin on %s", listen, config.admin)
@@ -87,6 +89,12 @@ async def _measure_lag(gateway: Gateway) -> None:
         due = clock() + _LAG_EVERY_S
         await asyncio.sleep(_LAG_EVERY_S)
         gateway.metrics.loop_lag.observe(max(clock() - due, 0.0))
+
+
+async def _keep_up(gateway: Gateway) -> None:
+    while True:
+        await asyncio.sleep(_KEEP_UP_EVERY_S)
+        gateway.keep_up()
 
 
 class _Service:

@@ -5,6 +5,7 @@ The tenant's name comes from one header, set by a trusted filter in front of us.
 
 from typing import NamedTuple
 
+from extproc.admission import CLASSES
 from extproc.config import Config, TenantConfig
 
 
@@ -13,6 +14,10 @@ class Tenant(NamedTuple):
     """For metrics and logs: a configured name or `default`, so the set of labels is bounded."""
     pools: tuple[str, ...]
     """The pools that this tenant may use, in the order of preference."""
+    class_index: int = 0
+    """In admission.CLASSES."""
+    share: float = 1.0
+    """Its weight beside other tenants of its class."""
 
 
 class UnknownTenant(Exception):
@@ -25,11 +30,10 @@ class Tenants:
     def __init__(self, config: Config) -> None:
         every_pool = tuple(config.pools)
         self._named = {
-            name: Tenant(name, policy.pools or every_pool)
-            for name, policy in config.tenants.items()
+            name: _tenant(name, policy, every_pool) for name, policy in config.tenants.items()
         }
         default = config.tenants.get("default", TenantConfig())
-        self._default = Tenant("default", default.pools or every_pool)
+        self._default = _tenant("default", default, every_pool)
         self._takes_unknown = config.unknown_tenant == "default"
 
     def resolve(self, header_value: str | None) -> Tenant:
@@ -40,3 +44,11 @@ class Tenants:
         if self._takes_unknown:
             return self._default
         raise UnknownTenant
+
+    def share_of(self, header_value: str) -> float:
+        return self._named.get(header_value, self._default).share
+
+
+def _tenant(name: str, policy: TenantConfig, every_pool: tuple[str, ...]) -> Tenant:
+    class_index = CLASSES.index(policy.request_class)
+    return Tenant(name, policy.pools or every_pool, class_index, policy.weight)

@@ -75,8 +75,8 @@ def profile(
         *("--host", host, "--port", str(port)),
         *("--served-model-name", settings.model),
         # As many at once as the gateway sends: what waits shall wait there, where it is counted,
-        # bounded and shed. Rounded up, so that all replicas together hold every slot.
-        *("--max-num-seqs", str(math.ceil(settings.slots / len(settings.endpoints)))),
+        # bounded and shed.
+        *("--max-num-seqs", str(settings.slots)),
         # The body's `priority` counts; under the default, fcfs, it does not.
         *("--scheduling-policy", "priority"),
         "--enable-prefix-caching",

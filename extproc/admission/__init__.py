@@ -1,12 +1,27 @@
 """Who may enter a pool, and when. Pure: no gRPC, no HTTP, no clock of its own.
 
-`gate` is the rule (two marks), `limiter` enforces it (slots, queue, leases), `retry_after` is what
-a shed client is told. `queueing` says where marks belong, `gated` what they do in the long run;
-`gamma` is the mathematics under both.
+`limiter` is the door: slots, leases, the queue before them. It asks `gate` (two marks) whether one
+may wait, and `fair_queue` who is next. `marks` says where the marks belong, from the SLO and
+`service_times`; `retry_after` what a shed client is told. `queueing` has the theory, `gated` what
+marks do in the long run; `gamma` is the mathematics under both.
 """
 
 from extproc.admission.gate import Gate
-from extproc.admission.limiter import Lease, Limiter, Shed
-from extproc.admission.retry_after import retry_after_s
+from extproc.admission.limiter import CLASSES, Ask, Audit, Lease, Limiter, Shed
+from extproc.admission.marks import MOST_WAITING, Marks, Slo, marks
+from extproc.admission.service_times import Running
 
-__all__ = ["Gate", "Lease", "Limiter", "Shed", "retry_after_s"]
+__all__ = [
+    "CLASSES",
+    "MOST_WAITING",
+    "Ask",
+    "Audit",
+    "Gate",
+    "Lease",
+    "Limiter",
+    "Marks",
+    "Running",
+    "Shed",
+    "Slo",
+    "marks",
+]

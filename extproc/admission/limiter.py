@@ -1,136 +1,398 @@
 """The slots of one pool and the queue before them.
 
-All mutable state is two things: `_held`, how many slots are leased, and `_waiting`, the leases that
-queue for one, oldest first. A lease is the only handle a request has: it is made by `enter`, and
-`Lease.end` is the only place where a slot or a place in the queue is given back.
+A lease is the only handle that a request has: `enter` makes it, and `Lease.end` is the only place
+where slots or a place in the queue are given back. The state is the leases (`_holding`, `_queue`)
+and the sums over them, which `audit` proves.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
+from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
+from extproc.admission.marks import Marks
+from extproc.admission.retry_after import RetryAfter
+from extproc.admission.service_times import Running
 
-# How much one observed service time moves the running mean: about the last 20 requests count.
-_MEAN_WEIGHT = 0.1
+CLASSES = ("interactive", "batch")
+"""In the order in which they are served. Each sheds at half of the marks of the one before."""
+
 # Before anything was measured: a guess that only feeds the first Retry-After values.
 _FIRST_SERVICE_S = 1.0
+# A lease may live so long after its last moment before it counts as leaked: timers are late
+# where the event loop is.
+_LATE_S = 5.0
 
 
 class Shed(Exception):
-    """The gate refused the request. `drain_s`: the estimated time until it opens, in seconds."""
+    """The request may not wait, or not any longer."""
 
-    def __init__(self, drain_s: float) -> None:
-        super().__init__(f"shedding; drains in about {drain_s:.1f} s")
-        self.drain_s = drain_s
+
+class Ask(NamedTuple):
+    """Who asks for slots, and what for."""
+
+    weight: int = 1
+    """Slots that it takes, as many as there are at most: the sequences that it makes."""
+    tenant: str = ""
+    share: float = 1.0
+    """The tenant's weight."""
+    class_index: int = 0
+    """In CLASSES."""
+    tokens: int = 1
+    """What it will take of the servers, as estimated."""
+    size_bytes: int = 0
+    """What is held for it while it waits."""
+    ends_by: float = float("inf")
+    """The last moment of its lease, by the limiter's clock."""
+    owner: str = ""
+    """The request's id."""
+
+
+_ANYBODY = Ask()
 
 
 class Lease:
     """A request's place in a pool: queued, then holding its slots, then ended."""
 
-    __slots__ = ("_granted", "_held", "_limiter", "_since", "state", "weight")
+    __slots__ = ("_granted", "_limiter", "ask", "held", "position", "since", "state")
 
-    def __init__(
-        self, limiter: "Limiter", weight: int, granted: "asyncio.Future[None] | None"
-    ) -> None:
-        self.weight = weight
-        self._limiter = limiter
-        self._granted = granted
-        self._held = 0
-        self._since = limiter.clock()
+    def __init__(self, limiter: "Limiter", ask: Ask, now: float) -> None:
+        self.ask = ask
+        self.held = 0
+        """Slots."""
+        self.position = 0
+        """Its place in the queue when it joined, from 1; 0: it never waited."""
+        self.since = now
+        """Since when it is in its state."""
         self.state: Literal["queued", "holding", "ended"] = "queued"
+        self._limiter = limiter
+        self._granted: asyncio.Future[None] | None = None
 
     @property
-    def granted(self) -> "asyncio.Future[None]":
-        """Resolves when a queued lease gets its slot. Waiting for it decides nothing: whoever
-        stops waiting calls `end`, which gives back whatever the lease has by then."""
+    def tenant(self) -> str:
+        return self.ask.tenant
+
+    @property
+    def class_index(self) -> int:
+        return self.ask.class_index
+
+    @property
+    def share(self) -> float:
+        return self.ask.share
+
+    @property
+    def settled(self) -> "asyncio.Future[None]":
+        """Resolves when a queued lease gets its slots, or loses its place to another request; its
+        `state` tells which. Waiting for it decides nothing: whoever stops waiting calls `end`,
+        which gives back whatever the lease has by then."""
         assert self._granted is not None, "a lease that never queued has nothing to wait for"
         return self._granted
 
+    @property
+    def has_ended(self) -> bool:
+        return self.state == "ended"
+
     def end(self) -> None:
-        """Give back the slot or the place in the queue. Any call after the first does nothing."""
+        """Give back the slots or the place in the queue. Any call after the first does nothing."""
         state, self.state = self.state, "ended"
-        if state == "holding":
-            self._limiter._freed(self._held, self._limiter.clock() - self._since)  # pyright: ignore[reportPrivateUsage]
-        elif state == "queued":
-            self._limiter._left_queue(self)  # pyright: ignore[reportPrivateUsage]
+        if state != "ended":
+            self._limiter._ended(self, state)  # pyright: ignore[reportPrivateUsage]
+
+    def _queue_up(self, position: int) -> None:
+        self.position = position
+        self._granted = asyncio.get_running_loop().create_future()
 
     def _grant(self, slots: int, now: float) -> None:
-        self.state, self._held, self._since = "holding", slots, now
+        self.state, self.held, self.since = "holding", slots, now
+        self._wake()
+
+    def _push_out(self) -> None:
+        self.end()
+        self._wake()
+
+    def _wake(self) -> None:
         # Its waiter may have been cancelled and not have ended it yet.
         if self._granted is not None and not self._granted.done():
             self._granted.set_result(None)
 
 
-class Limiter:
-    """`slots` in all; leases that do not find as many free as they weigh queue in strict order
-    behind the gate's marks, so that a heavy one is not overtaken for ever."""
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What must be 0 at any moment."""
 
-    def __init__(self, slots: int, gate: Gate, clock: Callable[[], float]) -> None:
+    leaked: tuple[Lease, ...]
+    """Leases that live on after their last moment."""
+    drift: int
+    """How far the sums are from what the leases say, slots, requests and bytes together."""
+
+
+class Limiter:
+    """`slots` in all. A request that does not find as many free as it weighs queues, if the gate of
+    its class lets it: within bounds, fairly between tenants (see FairQueue), and a heavy one whose
+    turn it is is not overtaken.
+
+    Two rules keep the gate fair as well. A higher class takes the place of a lower one. And a
+    tenant that has less than its share of the slots, held or waited for, may still queue while
+    others have more than theirs: it takes the place of the newest request of the tenant that has
+    most.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        marks: Marks,
+        clock: Callable[[], float],
+        *,
+        starving_s: float = float("inf"),
+        most_bytes: int = 2**63,
+    ) -> None:
         self.slots = slots
-        self.gate = gate
+        self.marks = marks
         self.clock = clock
-        self.mean_service_s: float | None = None
-        """Mean time that a slot is held, over about the last 20 leases. None: none has ended."""
+        self.most_bytes = most_bytes
+        self.gates = tuple(Gate(0, 0) for _ in CLASSES)
+        self.service_s = Running()
+        """How long slots are held."""
+        self.foreign_waiting = 0
+        """Requests that wait in the servers and are not ours."""
+        self.inherited = 0
+        """Slots taken by what the servers ran when we started; see `inherit`."""
         self._held = 0
-        self._waiting: OrderedDict[Lease, None] = OrderedDict()
+        self._waiting_bytes = 0
+        self._retry_after = RetryAfter()
+        self._holding: dict[Lease, None] = {}
+        self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
+        self._used: dict[tuple[int, str], _Used] = {}  # by class and tenant
+        self.set_marks(marks)
+
+    # --- what is so now ---------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
+        """Slots that are leased."""
         return self._held
 
     @property
-    def depth(self) -> int:
+    def waiting(self) -> int:
         """Requests that wait here for a slot."""
-        return len(self._waiting)
+        return len(self._queue)
 
-    def enter(self, weight: int = 1) -> Lease:
-        """A lease that holds its slots or queues for them; raises Shed when the gate refuses.
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
 
-        `weight`: the slots that it takes, as many as there are at most."""
-        if not self._waiting and self._fits(weight):
-            lease = Lease(self, weight, None)
-            self._take(lease)
-            return lease
-        if self.gate.refuses(self.depth):
-            raise Shed(self.drain_s())
-        lease = Lease(self, weight, asyncio.get_running_loop().create_future())
-        self._waiting[lease] = None
-        return lease
+    @property
+    def depth(self) -> int:
+        """Requests that wait here, or in the servers beside our own."""
+        return len(self._queue) + self.foreign_waiting
 
-    def resize(self, slots: int, high_water: int, low_water: int) -> None:
-        """New numbers from now on. Leases above a smaller number of slots run to their end."""
-        self.slots = slots
-        self.gate.set_marks(high_water, low_water)
-        self._fill()
+    @property
+    def shedding(self) -> bool:
+        return self.gates[0].shedding
+
+    @property
+    def mean_service_s(self) -> float | None:
+        """None: no lease has ended yet."""
+        return self.service_s.mean if self.service_s.count else None
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds between two departures from busy slots, as measured."""
+        return (self.mean_service_s or _FIRST_SERVICE_S) / self.slots
 
     def drain_s(self) -> float:
-        """Seconds until the queue has drained to the low mark and a slot turns over, as measured:
-        departures come at `slots / mean_service_s`. Grows with the depth."""
-        departures = max(self.depth - self.gate.low_water, 0) + 1
-        return departures * (self.mean_service_s or _FIRST_SERVICE_S) / self.slots
+        """Seconds until the queue has drained to the low mark and a slot turns over. Grows with the
+        depth."""
+        return (max(self.depth - self.marks.low, 0) + 1) * self.turn_s
+
+    def retry_after_s(self, uniform: float) -> int:
+        """What to tell one shed client: see RetryAfter."""
+        return self._retry_after.tell(
+            now=self.clock(), drain_s=self.drain_s(), turn_s=self.turn_s, uniform=uniform
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """At the hard mark, where not even the body is read."""
+        return self.depth >= self.marks.hard
+
+    def sheds(self, ask: Ask) -> bool:
+        """Whether this request would be shed now; `enter` may still find otherwise."""
+        if self.is_full:
+            return True
+        if not self.gates[ask.class_index].shedding:
+            return False
+        return not self._takes_a_place(ask)
+
+    def audit(self) -> Audit:
+        now = self.clock()
+        leaked = [lease for lease in self._holding if now > lease.ask.ends_by + _LATE_S]
+        queued = list(self._queue)
+        leaked += [lease for lease in queued if now > lease.ask.ends_by + _LATE_S]
+        drift = abs(self._held - sum(lease.held for lease in self._holding))
+        drift += abs(self._waiting_bytes - sum(lease.ask.size_bytes for lease in queued))
+        asked = sum(lease.ask.weight for lease in (*self._holding, *queued))
+        drift += abs(asked - sum(used.slots for used in self._used.values()))
+        return Audit(tuple(leaked), drift)
+
+    # --- entering ---------------------------------------------------------------------------------
+
+    def enter(self, ask: Ask = _ANYBODY) -> Lease:
+        """A lease that holds its slots or queues for them; raises Shed."""
+        now = self.clock()
+        lease = Lease(self, ask, now)
+        is_free = not self._queue and self._fits(ask.weight)
+        if not is_free or self.foreign_waiting:
+            self._make_room(ask, now)
+        if is_free:
+            self._use(ask)
+            self._take(lease, now)
+            return lease
+        lease._queue_up(len(self._queue) + 1)  # pyright: ignore[reportPrivateUsage]
+        self._queue.add(lease)
+        self._waiting_bytes += ask.size_bytes
+        self._use(ask)
+        return lease
+
+    def _make_room(self, ask: Ask, now: float) -> None:
+        """Return if the request may join the queue, whose place ever it takes, or raise Shed."""
+        if self.is_full or self._waiting_bytes + ask.size_bytes > self.most_bytes:
+            raise Shed
+        if not self.gates[ask.class_index].refuses(self.depth, now):
+            return
+        if not self._takes_a_place(ask):
+            raise Shed
+        other = self._lowest_below(ask) or self._newest_of_the_most_served(ask)
+        if other is not None:
+            other._push_out()  # pyright: ignore[reportPrivateUsage]
+
+    def _takes_a_place(self, ask: Ask) -> bool:
+        """Whether it may queue though its gate is shut: see the rules above."""
+        return self._lowest_below(ask) is not None or self._has_a_claim(ask)
+
+    def _lowest_below(self, ask: Ask) -> Lease | None:
+        return self._queue.newest_of_lowest_class(above=ask.class_index)
+
+    def _has_a_claim(self, ask: Ask) -> bool:
+        """Of the tenants of its class, in the first class alone. A first request is within any
+        share, if another tenant has more than that."""
+        if ask.class_index != 0:
+            return False
+        wanted = self._would_use(ask)
+        shares, other_has_more = ask.share, False
+        for (index, tenant), used in self._used.items():
+            if index == 0 and tenant != ask.tenant:
+                shares += used.share
+                other_has_more |= used.slots / used.share > wanted / ask.share
+        return other_has_more and wanted <= max(self.slots * ask.share / shares, ask.weight)
+
+    def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
+        """Of the tenants that have somebody waiting, and more than this one would have."""
+        most, found = self._would_use(ask) / ask.share, None
+        for (index, tenant), used in self._used.items():
+            if index == 0 and used.slots / used.share > most:
+                newest = self._queue.newest_of(tenant, 0)
+                if newest is not None:
+                    most, found = used.slots / used.share, newest
+        return found
+
+    def _would_use(self, ask: Ask) -> int:
+        used = self._used.get((0, ask.tenant))
+        return ask.weight + (used.slots if used else 0)
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def _ended(self, lease: Lease, state: str) -> None:
+        now = self.clock()
+        ask = lease.ask
+        used = self._used[ask.class_index, ask.tenant]
+        used.slots -= ask.weight
+        if not used.slots:
+            del self._used[ask.class_index, ask.tenant]
+        if state == "holding":
+            self.service_s.add(now - lease.since)
+            del self._holding[lease]
+            self._held -= lease.held
+        else:
+            self._unqueue(lease)
+        self._fill(now)
+
+    def _fill(self, now: float) -> None:
+        """Grant what fits, in turn, and tell the gates."""
+        while (lease := self._queue.next(now)) is not None and self._fits(lease.ask.weight):
+            self._unqueue(lease)
+            self._take(lease, now)
+        for gate in self.gates:
+            gate.drained_to(self.depth, now)
+
+    def _unqueue(self, lease: Lease) -> None:
+        self._queue.remove(lease)
+        self._waiting_bytes -= lease.ask.size_bytes
 
     def _fits(self, weight: int) -> bool:
-        return self._held + min(weight, self.slots) <= self.slots
+        return self._held + self.inherited + min(weight, self.slots) <= self.slots
 
-    def _take(self, lease: Lease) -> None:
-        slots = min(lease.weight, self.slots)
+    def _take(self, lease: Lease, now: float) -> None:
+        ask = lease.ask
+        slots = min(ask.weight, self.slots)
         self._held += slots
-        lease._grant(slots, self.clock())  # pyright: ignore[reportPrivateUsage]
+        self._holding[lease] = None
+        self._queue.charge(ask.tenant, ask.tokens, ask.share)
+        lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
-    def _freed(self, slots: int, held_s: float) -> None:
-        mean_s = held_s if self.mean_service_s is None else self.mean_service_s
-        self.mean_service_s = mean_s + _MEAN_WEIGHT * (held_s - mean_s)
-        self._held -= slots
-        self._fill()
+    def _use(self, ask: Ask) -> None:
+        used = self._used.get((ask.class_index, ask.tenant))
+        if used is None:
+            used = self._used[ask.class_index, ask.tenant] = _Used(ask.share)
+        used.slots += ask.weight
 
-    def _left_queue(self, lease: Lease) -> None:
-        del self._waiting[lease]
-        self._fill()  # the one behind it may need fewer slots
+    # --- what others tell it ----------------------------------------------------------------------
 
-    def _fill(self) -> None:
-        while self._waiting and self._fits(next(iter(self._waiting)).weight):
-            lease, _ = self._waiting.popitem(last=False)
-            self._take(lease)
-        self.gate.drained_to(self.depth)
+    def set_slots(self, slots: int) -> None:
+        """From now on. Leases above a smaller number run to their end."""
+        self.slots = slots
+        self._fill(self.clock())
+
+    def set_marks(self, marks: Marks, dwell_s: float = 0.0) -> None:
+        self.marks = marks
+        high, low = marks.high, marks.low
+        for gate in self.gates:
+            gate.dwell_s = dwell_s
+            gate.set_marks(high, low)
+            high, low = high // 2, low // 2
+        self._fill(self.clock())
+
+    def set_queue(self, starving_s: float, most_bytes: int) -> None:
+        """For FairQueue; and the bytes that all waiting requests may hold together."""
+        self._queue.starving_s = starving_s
+        self.most_bytes = most_bytes
+
+    def correct(self, tenant: str, share: float, tokens: int) -> None:
+        """A request of this tenant took so many tokens more than it asked for, or fewer."""
+        self._queue.correct(tenant, tokens, share)
+
+    def see_servers(self, running: int, waiting: int) -> None:
+        """What the servers say that they have, ours included. Their queue beyond ours counts as
+        depth: `running + waiting` less our leases is not ours; at most `waiting` of it waits."""
+        foreign = max(running + waiting - self._held, 0)
+        self.inherited = min(self.inherited, foreign)
+        self.foreign_waiting = min(waiting, foreign - self.inherited)
+        self._fill(self.clock())
+
+    def inherit(self, slots: int) -> None:
+        """Count so many slots as taken by requests that were admitted before we started. They are
+        free as soon as the servers have fewer (`see_servers`), or with `inherit(0)`."""
+        self.inherited = min(slots, self.slots)
+        self._fill(self.clock())
+
+
+class _Used:
+    """What one tenant holds and waits for."""
+
+    __slots__ = ("share", "slots")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.slots = 0

@@ -1,15 +1,38 @@
-"""How long a shed client is told to stay away. A pure function of the measured drain time."""
+"""How long a shed client is told to stay away.
+
+Clients that were shed together must not come back together: each is told a later moment than the
+one before, by as much as the pool needs for one request. So they return at the rate that the pool
+can serve, as if they had queued outside.
+"""
 
 import math
 
 _SHORTEST_S = 1
-_LONGEST_S = 60
-# Clients that were shed together must not come back together.
-_JITTER = 0.5
+LONGEST_S = 60
+_JITTER = 0.1
 
 
-def retry_after_s(drain_s: float, uniform: float) -> int:
-    """Whole seconds for a Retry-After header: the drain time, up to half as much again by
-    `uniform` (a random number in [0, 1)), and always between 1 and 60."""
-    spread = drain_s * (1 + _JITTER * uniform)
-    return min(max(math.ceil(spread), _SHORTEST_S), _LONGEST_S)
+class RetryAfter:
+    """One pool's. `_next_at`: the earliest moment that has not been given to anybody."""
+
+    __slots__ = ("_next_at",)
+
+    def __init__(self) -> None:
+        self._next_at = -math.inf
+
+    def tell(self, *, now: float, drain_s: float, turn_s: float, uniform: float) -> int:
+        """Whole seconds, from 1 to 60 and never below the drain time (up to 60).
+
+        `drain_s`: until the queue has drained to its low mark. `turn_s`: what the pool needs for
+        one request, service time / slots. `uniform`: a random number in [0, 1).
+        """
+        earliest = now + drain_s
+        at = max(self._next_at, earliest)
+        wait_s = at - now
+        if wait_s * (1 + _JITTER) <= LONGEST_S:
+            self._next_at = at + turn_s
+            wait_s *= 1 + _JITTER * uniform
+        else:  # all moments are given: any of them again
+            first_s = min(drain_s, LONGEST_S)
+            wait_s = first_s + (LONGEST_S - first_s) * uniform
+        return min(max(math.ceil(wait_s), _SHORTEST_S), LONGEST_S)

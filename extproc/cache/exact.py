@@ -1,17 +1,25 @@
 """The exact cache: a look-up for each request, and storing the answer that follows a miss."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 from extproc.cache.key import exact_key
-from extproc.cache.memory import Entry, MemoryStore
-from extproc.cache.request_policy import cache_policy
+from extproc.cache.memory import MemoryStore
+from extproc.cache.request_policy import CachePolicy, cache_policy
 from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
 
 
 class Hit(NamedTuple):
     answer: Answer
     age_s: float
+    ttl_s: float
+    """Below 0: it has expired."""
+
+    @property
+    def status(self) -> str:
+        """The member of a Cache-Status header (RFC 9211)."""
+        return f"forebay; hit; ttl={math.floor(self.ttl_s)}"
 
 
 class Fill:
@@ -46,26 +54,30 @@ class Fill:
 
 
 class Lookup(NamedTuple):
-    """`status` is the member of a Cache-Status header (RFC 9211) that tells of it."""
+    """`status` is the member of a Cache-Status header (RFC 9211) that tells of it. `stale`: an
+    answer that has expired, beside a miss."""
 
     result: Literal["hit", "miss", "bypass"]
     status: str
     hit: Hit | None = None
     fill: Fill | None = None
+    stale: Hit | None = None
 
 
 class ExactCache:
     """A store and the rules by which requests use it."""
 
-    def __init__(self, max_bytes: int, ttl_s: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, max_bytes: int, ttl_s: float, stale_s: float, clock: Callable[[], float]
+    ) -> None:
         self._clock = clock
         self._ttl_s = ttl_s
-        self.store = MemoryStore(max_bytes, clock)
+        self.store = MemoryStore(max_bytes, stale_s, clock)
 
-    def configure(self, max_bytes: int, ttl_s: float) -> None:
+    def configure(self, max_bytes: int, ttl_s: float, stale_s: float) -> None:
         """Go on with other numbers; what is stored keeps its time."""
         self._ttl_s = ttl_s
-        self.store.resize(max_bytes)
+        self.store.configure(max_bytes, stale_s)
 
     def look_up(
         self,
@@ -91,25 +103,26 @@ class ExactCache:
             )
         if key is None:
             return Lookup("bypass", "forebay; fwd=bypass")
-        entry, now = self.store.get(key), self._clock()
-        if entry is not None and policy.may_read and policy.takes(now - entry.stored_at):
-            answer = self._read(key, entry)
-            if answer is not None:
-                status = f"forebay; hit; ttl={int(entry.expires_at - now)}"
-                return Lookup("hit", status, hit=Hit(answer, now - entry.stored_at))
+        hit = self._hit(key, policy)
+        if hit is not None and hit.ttl_s > 0:
+            return Lookup("hit", hit.status, hit=hit)
         choices = request.choices * request.prompt_count
         reader = AnswerReader(request.path, streamed=request.stream, choices=choices)
         fill = Fill(self.store, key, pool, self._ttl_s, reader)
         reason = "uri-miss" if policy.may_read else "request"
-        return Lookup("miss", f"forebay; fwd={reason}", fill=fill)
+        return Lookup("miss", f"forebay; fwd={reason}", fill=fill, stale=hit)
 
-    def _read(self, key: bytes, entry: Entry) -> Answer | None:
-        """The entry's answer; None, and no entry any more, if it may not be given again."""
-        if not isinstance(entry.answer, UnreadAnswer):
-            return entry.answer
-        answer = entry.answer.read()
-        if answer is None:
-            self.store.drop(key)
-        else:
+    def _hit(self, key: bytes, policy: CachePolicy) -> Hit | None:
+        """What is stored and may be given again. An entry that turns out not to be an answer that
+        can be given again goes."""
+        entry, now = self.store.get(key), self._clock()
+        if entry is None or not policy.may_read or not policy.takes(now - entry.stored_at):
+            return None
+        answer = entry.answer
+        if isinstance(answer, UnreadAnswer):
+            answer = answer.read()
+            if answer is None:
+                self.store.drop(key)
+                return None
             self.store.replace(key, answer)
-        return answer
+        return Hit(answer, now - entry.stored_at, entry.expires_at - now)

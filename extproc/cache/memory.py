@@ -19,8 +19,10 @@ class Entry(NamedTuple):
 class MemoryStore:
     """All state is `_entries`, the least recently used first, and `_bytes`, their sum."""
 
-    def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
+    def __init__(self, max_bytes: int, stale_s: float, clock: Callable[[], float]) -> None:
+        """`stale_s`: how long an entry is kept after it has expired."""
         self.max_bytes = max_bytes
+        self._stale_s = stale_s
         self._clock = clock
         self._entries: OrderedDict[bytes, Entry] = OrderedDict()
         self._bytes = 0
@@ -33,10 +35,11 @@ class MemoryStore:
         return self._bytes
 
     def get(self, key: bytes) -> Entry | None:
+        """What is kept under the key; it may have expired."""
         entry = self._entries.get(key)
         if entry is None:
             return None
-        if entry.expires_at <= self._clock():
+        if entry.expires_at + self._stale_s <= self._clock():
             self.drop(key)
             return None
         self._entries.move_to_end(key)
@@ -62,8 +65,8 @@ class MemoryStore:
         self._entries[key] = entry._replace(answer=answer)
         self._make_room(0)
 
-    def resize(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+    def configure(self, max_bytes: int, stale_s: float) -> None:
+        self.max_bytes, self._stale_s = max_bytes, stale_s
         self._make_room(0)
 
     def _make_room(self, size: int) -> None:

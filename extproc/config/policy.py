@@ -4,8 +4,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
+from extproc.admission import MOST_WAITING
 from extproc.config.tree import mapping
 
 
@@ -57,8 +65,15 @@ def _address(value: str) -> str:
     return value
 
 
+def _mark(value: object) -> object:
+    if value == "auto" or (type(value) is int and value >= 0):
+        return value
+    raise ValueError("write a number of waiting requests, 0 or more, or auto")
+
+
 DurationS = Annotated[float, BeforeValidator(_duration_s), Field(gt=0)]
 SizeBytes = Annotated[int, BeforeValidator(_size_bytes), Field(gt=0)]
+Mark = Annotated[int | Literal["auto"], BeforeValidator(_mark)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, AfterValidator(_url)]
@@ -75,7 +90,7 @@ class PoolConfig(_Block):
     model: Name
     """What the servers of this pool call the model; clients may ask for it by this name."""
     slots: int = Field(gt=0, le=100_000)
-    """How many requests may be in these servers at once."""
+    """How many sequences may be in each of these servers at once."""
     context: int | None = Field(default=None, gt=0)
     """Tokens that a prompt and its answer may take together. None: no limit known."""
     server: Literal["vllm", "other"] = "vllm"
@@ -96,6 +111,11 @@ class PoolConfig(_Block):
         by = "guard" if block.get("server") == "other" else "ask"
         return {"partial_by": by, **block}
 
+    @property
+    def all_slots(self) -> int:
+        """When every replica is up."""
+        return self.slots * max(len(self.endpoints), 1)
+
     @model_validator(mode="after")
     def _only_vllm_can_be_asked(self) -> Self:
         if self.partial_by == "ask" and self.server == "other":
@@ -103,27 +123,56 @@ class PoolConfig(_Block):
         return self
 
 
+class SloConfig(_Block):
+    ttft: DurationS = 1.0
+    """From a request's arrival to the first token of its answer."""
+    percentile: float = Field(default=0.99, ge=0.5, lt=1)
+    """Of the requests that have to wait at all, the share that is to hold it."""
+
+
 class AdmissionConfig(_Block):
     max_wait: DurationS = 10.0
     """Longest wait in the queue, in seconds; after it 429 `queue_timeout`."""
-    high_water: int = Field(default=64, ge=0)
-    """Waiting requests per pool at which shedding starts. 0: nobody waits."""
-    low_water: int = Field(default=32, ge=0)
-    """Waiting requests per pool at which shedding ends. Left out: half of high_water."""
+    high_water: Mark = "auto"
+    """Waiting requests per pool at which shedding starts. 0: nobody waits. auto: as many as can
+    still hold `slo`, by the measured service times."""
+    low_water: Mark = "auto"
+    """Waiting requests per pool at which shedding ends. auto: half of high_water."""
+    hard_water: Mark = "auto"
+    """Waiting requests per pool from which on no body is read. auto: high_water plus the slots."""
+    dwell: DurationS | None = None
+    """How long shedding lasts at least. None: until the low mark is reached."""
+    queue_bytes: SizeBytes = 64 * 1024 * 1024
+    """What all requests that wait for a pool may hold of this processor's memory."""
+    slo: SloConfig = SloConfig()
+    on_overload: tuple[Literal["cached", "smaller", "shorter", "shed"], ...] = (
+        "cached",
+        "smaller",
+        "shed",
+    )
+    """What to do for a request that a pool sheds, in this order. cached: an expired answer (see
+    cache.exact.stale). smaller: the small pool, where the choice was ours. shorter: answers that
+    had to wait get `shorter_tokens` at most. shed: 429; the last."""
+    shorter_tokens: int = Field(default=256, gt=0)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _half_of_high_water(cls, given: object) -> object:
-        block = mapping(given)
-        high = block.get("high_water")
-        return {"low_water": high // 2, **block} if isinstance(high, int) else given
+    @property
+    def most_waiting(self) -> int:
+        """Of each pool, at the high mark."""
+        return MOST_WAITING if self.high_water == "auto" else self.high_water
 
     @model_validator(mode="after")
     def _marks_in_order(self) -> Self:
-        if self.low_water > self.high_water:
-            raise ValueError(
-                f"low_water ({self.low_water}) must not be above high_water ({self.high_water})"
-            )
+        high, low, hard = self.high_water, self.low_water, self.hard_water
+        if low != "auto" and high != "auto" and low > high:
+            raise ValueError(f"low_water ({low}) must not be above high_water ({high})")
+        if hard != "auto" and high != "auto" and hard < high:
+            raise ValueError(f"hard_water ({hard}) must not be below high_water ({high})")
+        return self
+
+    @model_validator(mode="after")
+    def _shed_is_last(self) -> Self:
+        if "shed" in self.on_overload[:-1] or len(set(self.on_overload)) < len(self.on_overload):
+            raise ValueError("on_overload: name each way once, and shed last")
         return self
 
 
@@ -144,6 +193,8 @@ class ExactCacheConfig(_Block):
     """Within whom an answer is shared."""
     ttl: DurationS = 3600.0
     """How long an answer may be given again; a hit does not prolong it."""
+    stale: DurationS = 600.0
+    """How much longer it may be given where the request would be shed: see on_overload."""
     max_bytes: SizeBytes = 64 * 1024 * 1024
     """What the whole store may hold, in this processor's memory."""
 
@@ -162,6 +213,12 @@ class ResponseConfig(_Block):
 
 
 class TenantConfig(_Block):
+    model_config = ConfigDict(validate_by_name=False, validate_by_alias=True)
+
+    request_class: Literal["interactive", "batch"] = Field(default="interactive", alias="class")
+    """batch: sheds at half of the marks, and waits behind interactive requests."""
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    """The tenant's share of a pool's tokens beside others of its class, when there is a queue."""
     pools: tuple[Name, ...] | None = None
     """The pools that this tenant may use. None: all."""
 

@@ -12,7 +12,7 @@ from extproc.openai.replies import (
     models_body,
     partial_ending,
 )
-from extproc.openai.request import Request, abort_ids, parse, with_usage
+from extproc.openai.request import Request, abort_ids, parse, with_changes
 
 __all__ = [
     "CHAT",
@@ -29,5 +29,5 @@ __all__ = [
     "models_body",
     "parse",
     "partial_ending",
-    "with_usage",
+    "with_changes",
 ]

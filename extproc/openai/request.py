@@ -49,8 +49,10 @@ class Request:
     prompt_count: int  # completions with a list of prompts: how many; else 1
     # orjson's view of the whole body. See forget_prompt.
     members: dict[str, Any] = field(repr=False)
-    # For with_usage alone: (start, end, what to put there); None: nothing to do.
-    usage_splice: tuple[int, int, bytes] | None = field(default=None, repr=False)
+    # For with_changes alone. Start, end, what to put there; None: nothing to do.
+    usage_splice: tuple[int, int, bytes] | None = field(repr=False)
+    # Start, end, and what goes before the number.
+    limit_place: tuple[int, int, bytes] = field(repr=False)
 
     def forget_prompt(self) -> None:
         """Let go of what is as long as a prompt: a request lives as long as its answer."""
@@ -86,6 +88,7 @@ def parse(path: str, body: bytes) -> Request:
         last_user_text, tokens, prompt_count = _completion_prompt(members)
     stream = _flag(members, "stream")
     usage_asked, usage_splice = _usage(members, body, plain, spans)
+    max_tokens, limit_place = _max_tokens(path, members, spans)
     return Request(
         path=path,
         model=model,
@@ -94,29 +97,36 @@ def parse(path: str, body: bytes) -> Request:
         usage_asked=usage_asked,
         last_user_text=last_user_text,
         prompt_tokens_estimate=max(1, tokens),
-        max_tokens=_max_tokens(path, members),
+        max_tokens=max_tokens,
         choices=_choices(members),
         temperature=_temperature(members),
         prompt_count=prompt_count,
         members=members,
         usage_splice=usage_splice if stream and not usage_asked else None,
+        limit_place=limit_place,
     )
 
 
-def with_usage(body: bytes, request: Request) -> tuple[bytes, Span]:
-    """The body with stream_options.include_usage true, and where its model then stands.
+def with_changes(
+    body: bytes, request: Request, *, most_tokens: int | None = None
+) -> tuple[bytes, Span]:
+    """The body as the server is to get it, and where its model then stands: a stream that does not
+    ask for its usage does, and no answer may be longer than `most_tokens` (per choice).
 
-    `request` is what parse made of this very body. One splice: every other byte stays. A request
-    that does not stream, or asks for usage already, comes back as it is.
+    `request` is what parse made of this very body. Each change is one splice: every other byte
+    stays. Where there is none to make, the body comes back as it is.
     """
-    if request.usage_splice is None:
-        return body, request.model_span
-    start, end, new = request.usage_splice
+    splices = [request.usage_splice] if request.usage_splice else []
+    if most_tokens is not None and (request.max_tokens or most_tokens + 1) > most_tokens:
+        start, end, name = request.limit_place
+        splices.append((start, end, b"%b%d" % (name, most_tokens)))
     model_start, model_end = request.model_span
-    if start < model_start:
-        shift = len(new) - (end - start)
-        model_start, model_end = model_start + shift, model_end + shift
-    return body[:start] + new + body[end:], (model_start, model_end)
+    for start, end, new in sorted(splices, reverse=True):
+        body = body[:start] + new + body[end:]
+        if start < model_start:
+            shift = len(new) - (end - start)
+            model_start, model_end = model_start + shift, model_end + shift
+    return body, (model_start, model_end)
 
 
 # Rules
@@ -294,14 +304,21 @@ def _flag(members: dict[str, Any], name: str) -> bool:
     return value is True
 
 
-def _max_tokens(path: str, members: dict[str, Any]) -> int | None:
-    """The limit that counts: chat has both members, the newer one first; completions has one."""
+def _max_tokens(
+    path: str, members: dict[str, Any], spans: dict[str, Span]
+) -> tuple[int | None, tuple[int, int, bytes]]:
+    """The limit that counts, and where it stands or could stand. Chat has two members for it, of
+    which the newer one counts; completions has one."""
     for name in ("max_completion_tokens", "max_tokens"):
         value = members.get(name)
         if value is not None and (type(value) is not int or value < 1):
             _refuse(f"`{name}` must be a positive integer.", name)
-    newer = members.get("max_completion_tokens") if path == CHAT else None
-    return members.get("max_tokens") if newer is None else newer
+    newer = "max_completion_tokens"
+    name = newer if path == CHAT and members.get(newer) is not None else "max_tokens"
+    if name in spans:
+        return members[name], (*spans[name], b"")
+    after_model = spans["model"][1]
+    return None, (after_model, after_model, b',"max_tokens":')
 
 
 def _choices(members: dict[str, Any]) -> int:

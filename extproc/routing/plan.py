@@ -14,11 +14,13 @@ Why = Literal["model_not_found", "model_not_allowed"]
 
 class Plan(NamedTuple):
     """`pools`: what Envoy tries, first to last, never empty. `reason`: for a person to read.
-    `wanted`: whose answer it would be if every pool were up."""
+    `wanted`: whose answer it would be if every pool were up. `smaller`: what to try where that pool
+    sheds; empty where the choice was the client's, or the small pool already."""
 
     pools: tuple[str, ...]
     reason: str
     wanted: str
+    smaller: tuple[str, ...] = ()
 
 
 class Unroutable(Exception):
@@ -49,12 +51,23 @@ def plan(
     first, reason = _first_pool(
         model, last_user_text, tokens_needed, latency_budget_ms, allowed, pools, routing
     )
-    later = routing.fallback.get(first, ())
-    tiers = [first, *[p for p in later if p in allowed and _fits(pools[p], tokens_needed)]]
-    alive = [tier for tier in tiers if is_up(pools[tier])] or tiers
+
+    def tiers_from(pool: str) -> tuple[list[str], list[str]]:
+        later = routing.fallback.get(pool, ())
+        tiers = [pool, *[p for p in later if p in allowed and _fits(pools[p], tokens_needed)]]
+        return tiers, [tier for tier in tiers if is_up(pools[tier])]
+
+    tiers, alive = tiers_from(first)
+    alive = alive or tiers
     if alive[0] != first:
         reason = f"{reason}; {first} is down"
-    return Plan(tuple(alive), reason, first)
+    smaller: list[str] = []
+    small = routing.small
+    chosen = model == routing.auto_model and alive[0] != small and small in allowed
+    if chosen and _fits(pools[small], tokens_needed):
+        alive_from_small = tiers_from(small)[1]
+        smaller = alive_from_small if alive_from_small[:1] == [small] else []
+    return Plan(tuple(alive), reason, first, tuple(smaller))
 
 
 def _first_pool(

@@ -61,7 +61,7 @@ async def test_an_answer_says_how_it_was_routed_and_who_served(gateway: Gateway)
     assert answer.headers["x-forebay-route"] == "large; reason=word-why"
     assert answer.headers["x-forebay-served-by"] == "large"
     assert answer.headers["x-envoy-attempt-count"] == "1"
-    assert answer.headers["server-timing"] == "queue;dur=0.0"
+    assert answer.headers["server-timing"] == 'queue;dur=0.0;desc="position 0"'
     assert len(answer.headers["x-request-id"]) == 36
     assert answer.events[0]["id"] == f"chatcmpl-{answer.headers['x-request-id']}"
 

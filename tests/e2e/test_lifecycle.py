@@ -48,7 +48,9 @@ async def test_a_killed_processor_cuts_no_answer_and_lets_nobody_in(gateway: Gat
 async def test_a_request_held_in_the_queue_is_not_let_in_when_the_processor_dies(
     make_gateway: MakeGateway,
 ) -> None:
-    gateway = make_gateway(policy={"pools": {"small": {"slots": 1}}})
+    gateway = make_gateway(
+        policy={"pools": {"small": {"slots": 1}}, "admission": {"high_water": 9}}
+    )
     holder = asyncio.create_task(gateway.ask(chat(max_tokens=300)))
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 1, "not running")
     held = [asyncio.create_task(gateway.ask(chat(max_tokens=1))) for _ in range(3)]

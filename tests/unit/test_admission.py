@@ -1,17 +1,23 @@
 """The gate and the limiter, without Envoy: hysteresis, order, and slots that are never lost."""
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from extproc.admission import Gate, Lease, Limiter, Shed, retry_after_s
+from extproc.admission import CLASSES, Ask, Gate, Lease, Limiter, Marks, Shed
+from extproc.admission.retry_after import RetryAfter
+
+BATCH = CLASSES.index("batch")
 
 
-def limiter(slots: int, high: int, low: int) -> Limiter:
-    return Limiter(slots, Gate(high, low), clock=lambda: 0.0)
+def limiter(slots: int, high: int, low: int, hard: int = 1000) -> Limiter:
+    return Limiter(slots, Marks(high, low, hard, ""), clock=lambda: 0.0)
 
 
 async def test_a_request_that_finds_a_free_slot_holds_it_at_once() -> None:
@@ -28,7 +34,7 @@ async def test_the_queue_is_served_in_order() -> None:
     assert (first.state, second.state) == ("holding", "queued")
     first.end()
     assert second.state == "holding"
-    assert second.granted.done()
+    assert second.settled.done()
 
 
 async def test_shedding_starts_at_the_high_mark_and_ends_at_the_low_mark() -> None:
@@ -40,7 +46,7 @@ async def test_shedding_starts_at_the_high_mark_and_ends_at_the_low_mark() -> No
     with pytest.raises(Shed):
         pool.enter()
     leases.pop().end()  # one waits
-    assert not pool.gate.shedding
+    assert not pool.shedding
     assert pool.enter().state == "queued"
 
 
@@ -50,7 +56,7 @@ async def test_high_water_zero_means_that_nobody_waits() -> None:
     with pytest.raises(Shed):
         pool.enter()
     holder.end()
-    assert not pool.gate.shedding
+    assert not pool.shedding
     assert pool.enter().state == "holding"
 
 
@@ -58,7 +64,7 @@ async def test_a_waiter_that_leaves_gives_its_place_to_the_next() -> None:
     pool = limiter(1, 9, 0)
     holder, first, second = pool.enter(), pool.enter(), pool.enter()
     first.end()
-    assert pool.depth == 1
+    assert pool.waiting == 1
     holder.end()
     assert second.state == "holding"
 
@@ -66,7 +72,7 @@ async def test_a_waiter_that_leaves_gives_its_place_to_the_next() -> None:
 async def test_a_slot_granted_to_a_waiter_that_was_just_cancelled_is_not_lost() -> None:
     pool = limiter(1, 9, 0)
     holder, waiter, next_one = pool.enter(), pool.enter(), pool.enter()
-    waiter.granted.cancel()
+    waiter.settled.cancel()
     holder.end()
     assert waiter.state == "holding"  # it has the slot, whether it looks or not
     waiter.end()
@@ -75,7 +81,7 @@ async def test_a_slot_granted_to_a_waiter_that_was_just_cancelled_is_not_lost() 
 
 async def test_a_heavy_request_takes_as_many_slots_and_is_not_overtaken() -> None:
     pool = limiter(4, 9, 0)
-    one, heavy, light = pool.enter(), pool.enter(4), pool.enter()
+    one, heavy, light = pool.enter(), pool.enter(Ask(4)), pool.enter()
     assert (heavy.state, light.state) == ("queued", "queued")
     one.end()
     assert (heavy.state, light.state) == ("holding", "queued")
@@ -86,9 +92,9 @@ async def test_a_heavy_request_takes_as_many_slots_and_is_not_overtaken() -> Non
 
 async def test_a_request_heavier_than_the_pool_takes_all_of_it() -> None:
     pool = limiter(2, 9, 0)
-    heavy = pool.enter(100)
+    heavy = pool.enter(Ask(100))
     assert (heavy.state, pool.in_flight) == ("holding", 2)
-    pool.resize(1, 9, 0)
+    pool.set_slots(1)
     heavy.end()
     assert pool.in_flight == 0
 
@@ -96,7 +102,7 @@ async def test_a_request_heavier_than_the_pool_takes_all_of_it() -> None:
 async def test_when_a_heavy_waiter_leaves_the_next_one_moves_up() -> None:
     pool = limiter(2, 9, 0)
     pool.enter()
-    heavy, light = pool.enter(2), pool.enter()
+    heavy, light = pool.enter(Ask(2)), pool.enter()
     heavy.end()
     assert light.state == "holding"
 
@@ -111,7 +117,7 @@ async def test_ending_twice_frees_one_slot() -> None:
 
 async def test_drain_time_follows_the_measured_service_time() -> None:
     now = 0.0
-    pool = Limiter(2, Gate(9, 0), clock=lambda: now)
+    pool = Limiter(2, Marks(9, 0, 99, ""), clock=lambda: now)
     for _ in range(100):
         lease = pool.enter()
         now += 4.0
@@ -121,13 +127,36 @@ async def test_drain_time_follows_the_measured_service_time() -> None:
     assert pool.drain_s() == pytest.approx(2.0, rel=0.01)  # nobody waits: one departure at 2/4 s
 
 
-@given(drain_s=st.floats(0, 1e6), uniform=st.floats(0, 0.999))
+@given(drain_s=st.floats(0, 1e6), turn_s=st.floats(1e-3, 100), uniform=st.floats(0, 0.999))
 def test_retry_after_is_between_1_and_60_and_never_below_the_drain_time(
-    drain_s: float, uniform: float
+    drain_s: float, turn_s: float, uniform: float
 ) -> None:
-    seconds = retry_after_s(drain_s, uniform)
-    assert 1 <= seconds <= 60
-    assert seconds >= min(drain_s, 60)
+    away = RetryAfter()
+    for _ in range(20):
+        seconds = away.tell(now=0.0, drain_s=drain_s, turn_s=turn_s, uniform=uniform)
+        assert 1 <= seconds <= 60
+        assert seconds >= min(drain_s, 60)
+
+
+@pytest.mark.parametrize("clients", [50, 300, 3000])
+def test_clients_that_were_shed_together_do_not_come_back_together(clients: int) -> None:
+    """16 slots of 1.5 s: about ten a second can be served."""
+    away, random = RetryAfter(), Random(7)
+    told = [
+        away.tell(now=i / 1000, drain_s=0.5, turn_s=1.5 / 16, uniform=random.random())
+        for i in range(clients)
+    ]
+    back = Counter(int(i / 1000 + seconds) for i, seconds in enumerate(told))
+    mean = clients / (max(back) - min(back) + 1)
+    assert max(back.values()) < 2 * mean
+    assert len(back) >= min(clients * 1.5 / 16, 50)
+
+
+def test_the_moments_given_to_clients_begin_anew_when_they_have_passed() -> None:
+    away = RetryAfter()
+    for _ in range(500):
+        away.tell(now=0.0, drain_s=0.5, turn_s=0.1, uniform=0.5)
+    assert away.tell(now=100.0, drain_s=0.5, turn_s=0.1, uniform=0.5) == 1
 
 
 def test_marks_in_the_wrong_order_are_refused() -> None:
@@ -136,64 +165,100 @@ def test_marks_in_the_wrong_order_are_refused() -> None:
 
 
 class Pool(RuleBasedStateMachine):
-    """Any order of entering, ending, ending twice and being cancelled."""
+    """Any order of entering, ending, ending twice, being cancelled, and of what others tell."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.pool = limiter(3, 5, 2)
-        self.live: list[Lease] = []
-        self.ended: list[Lease] = []
+        self.now = 0.0
+        self.pool = Limiter(
+            3, Marks(5, 2, 8, ""), clock=lambda: self.now, starving_s=20, most_bytes=1000
+        )
+        self.most_slots = 3
+        self.made: list[Lease] = []
+
+    @property
+    def live(self) -> list[Lease]:
+        return [lease for lease in self.made if lease.state != "ended"]
 
     def teardown(self) -> None:
-        for lease in self.live:
+        for lease in self.made:
             lease.end()
-        assert (self.pool.in_flight, self.pool.depth) == (0, 0)
+        assert (self.pool.in_flight, self.pool.waiting, self.pool.waiting_bytes) == (0, 0, 0)
+        assert self.pool.audit().drift == 0
         self.loop.close()
 
-    @rule(weight=st.integers(1, 5))
-    def enter(self, weight: int) -> None:
-        async def enter() -> Lease | None:
-            try:
-                return self.pool.enter(weight)
-            except Shed as shed:
-                assert shed.drain_s > 0
-                assert self.pool.in_flight > 0
-                return None
+    @rule(
+        weight=st.integers(1, 5),
+        tenant=st.sampled_from("abc"),
+        class_index=st.integers(0, 1),
+        size=st.integers(0, 400),
+        share=st.sampled_from([0.5, 1.0, 4.0]),
+    )
+    def enter(self, weight: int, tenant: str, class_index: int, size: int, share: float) -> None:
+        async def enter() -> None:
+            ask = Ask(weight, tenant, share, class_index, weight * 10, size)
+            with suppress(Shed):
+                self.made.append(self.pool.enter(ask))
 
-        if lease := self.loop.run_until_complete(enter()):
-            self.live.append(lease)
+        self.loop.run_until_complete(enter())
 
-    @precondition(lambda self: self.live)
+    @precondition(lambda self: self.made)
     @rule(data=st.data())
-    def end_one(self, data: st.DataObject) -> None:
-        lease = self.live.pop(data.draw(st.integers(0, len(self.live) - 1)))
-        lease.end()
-        self.ended.append(lease)
-
-    @precondition(lambda self: self.ended)
-    @rule(data=st.data())
-    def end_one_again(self, data: st.DataObject) -> None:
-        self.ended[data.draw(st.integers(0, len(self.ended) - 1))].end()
+    def end_one_perhaps_again(self, data: st.DataObject) -> None:
+        self.made[data.draw(st.integers(0, len(self.made) - 1))].end()
 
     @precondition(lambda self: any(lease.state == "queued" for lease in self.live))
     @rule()
     def cancel_a_waiter(self) -> None:
-        next(lease for lease in self.live if lease.state == "queued").granted.cancel()
+        next(lease for lease in self.live if lease.state == "queued").settled.cancel()
+
+    @rule(seconds=st.sampled_from([0.1, 5.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(running=st.integers(0, 6), waiting=st.integers(0, 6))
+    def hear_of_the_servers(self, running: int, waiting: int) -> None:
+        self.pool.see_servers(running, waiting)
+
+    @rule(slots=st.integers(0, 5))
+    def inherit(self, slots: int) -> None:
+        self.pool.inherit(slots)
+
+    @rule(slots=st.integers(1, 6))
+    def set_slots(self, slots: int) -> None:
+        self.pool.set_slots(slots)
+        self.most_slots = max(self.most_slots, slots)
+
+    @rule(low=st.integers(0, 4), more=st.integers(0, 4), hard=st.integers(0, 4))
+    def set_marks(self, low: int, more: int, hard: int) -> None:
+        self.pool.set_marks(Marks(low + more, low, low + more + hard, ""))
+
+    @rule(tokens=st.integers(-50, 50), tenant=st.sampled_from("abc"))
+    def correct(self, tokens: int, tenant: str) -> None:
+        self.pool.correct(tenant, 1.0, tokens)
 
     @invariant()
     def the_books_balance(self) -> None:
-        slots = self.pool.slots
-        held = [min(lease.weight, slots) for lease in self.live if lease.state == "holding"]
-        assert self.pool.in_flight == sum(held)
-        assert self.pool.depth == sum(lease.state == "queued" for lease in self.live)
-        assert self.pool.in_flight <= self.pool.slots
-        assert self.pool.depth <= self.pool.gate.high_water
-        waiting = [lease.weight for lease in self.live if lease.state == "queued"]
-        if waiting:  # the first of them does not fit
-            assert self.pool.in_flight + min(waiting[0], slots) > slots
-        if self.pool.gate.shedding:
-            assert self.pool.depth > self.pool.gate.low_water
+        audit = self.pool.audit()
+        assert (audit.drift, audit.leaked) == (0, ())
+        assert self.pool.in_flight == sum(x.held for x in self.live if x.state == "holding")
+        assert self.pool.in_flight <= self.most_slots
+        assert self.pool.waiting == sum(x.state == "queued" for x in self.live)
+        assert 0 <= self.pool.waiting_bytes <= 1000
+        assert self.pool.foreign_waiting >= 0
+        assert self.pool.inherited >= 0
+
+    @invariant()
+    def nobody_waits_beside_a_free_pool(self) -> None:
+        if self.pool.waiting:
+            assert self.pool.in_flight + self.pool.inherited > 0
+
+    @invariant()
+    def a_gate_sheds_only_above_its_low_mark(self) -> None:
+        for gate in self.pool.gates:
+            if gate.shedding:
+                assert self.pool.depth > gate.low_water or gate.low_water == gate.high_water
 
 
 TestPool = Pool.TestCase
@@ -207,10 +272,235 @@ def test_the_gate_changes_only_at_its_marks(depths: list[int], marks: tuple[int,
     gate = Gate(high, low)
     for depth in depths:
         before = gate.shedding
-        after = gate.refuses(depth)
+        after = gate.refuses(depth, 0.0)
         if depth >= high:
             assert after
         elif depth <= low:
             assert not after
         else:
             assert after == before
+
+
+def test_shedding_lasts_as_long_as_it_must() -> None:
+    gate = Gate(4, 2, dwell_s=10)
+    assert gate.refuses(4, 100.0)
+    assert gate.refuses(0, 109.0)
+    assert not gate.refuses(0, 110.0)
+    assert gate.transitions == 2
+
+
+# --- classes ------------------------------------------------------------------------------------
+
+
+async def test_batch_sheds_first_and_waits_behind() -> None:
+    pool = limiter(1, 4, 2)
+    holder = pool.enter()
+    batch = [pool.enter(Ask(class_index=BATCH, tenant="b")) for _ in range(2)]
+    with pytest.raises(Shed):  # half of the high mark
+        pool.enter(Ask(class_index=BATCH, tenant="b"))
+    interactive = pool.enter(Ask(tenant="a"))
+    holder.end()
+    assert (interactive.state, batch[0].state) == ("holding", "queued")
+
+
+async def test_interactive_requests_take_the_places_of_batch_ones() -> None:
+    pool = limiter(1, 2, 1)
+    pool.enter()
+    batch = pool.enter(Ask(class_index=BATCH, tenant="b"))
+    pool.enter(Ask(tenant="a"))
+    assert pool.enter(Ask(tenant="a")).state == "queued"
+    assert batch.state == "ended"
+    assert batch.settled.done()
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="a"))
+
+
+async def test_a_batch_request_does_not_starve() -> None:
+    now = 0.0
+    pool = Limiter(1, Marks(9, 4, 99, ""), clock=lambda: now, starving_s=5)
+    holder = pool.enter()
+    batch = pool.enter(Ask(class_index=BATCH))
+    now = 4.0
+    first, second = pool.enter(), pool.enter()
+    holder.end()
+    assert first.state == "holding"
+    now = 5.0
+    first.end()
+    assert (batch.state, second.state) == ("holding", "queued")
+
+
+# --- tenants ------------------------------------------------------------------------------------
+
+
+async def test_tenants_share_by_weight_in_tokens_not_in_requests() -> None:
+    pool = limiter(1, 1000, 0)
+    holder = pool.enter()
+    asks = {
+        "short": Ask(tenant="short", tokens=100),
+        "long": Ask(tenant="long", tokens=400),
+        "heavy": Ask(tenant="heavy", tokens=100, share=2.0),
+    }
+    waiting = [pool.enter(ask) for _ in range(100) for ask in asks.values()]
+    served: Counter[str] = Counter()
+    for _ in range(70):
+        holder.end()
+        holder = next(lease for lease in waiting if lease.state == "holding")
+        served[holder.tenant] += holder.ask.tokens
+    assert served["short"] == pytest.approx(served["long"], abs=400)
+    assert served["heavy"] == pytest.approx(2 * served["short"], abs=400)
+
+
+async def test_what_was_estimated_too_low_is_paid_later() -> None:
+    pool = limiter(1, 1000, 0)
+    holder = pool.enter(Ask(tenant="x"))
+    waiting = [pool.enter(Ask(tenant=t, tokens=10)) for _ in range(20) for t in "ab"]
+    holder.end()
+    holder = next(lease for lease in waiting if lease.state == "holding")
+    assert holder.tenant == "a"
+    pool.correct("a", 1.0, 90)  # it took 100, not 10
+    order: list[str] = []
+    for _ in range(10):
+        holder.end()
+        holder = next(lease for lease in waiting if lease.state == "holding")
+        order.append(holder.tenant)
+    assert order == ["b"] * 10
+
+
+async def test_idleness_earns_no_credit() -> None:
+    pool = limiter(1, 1000, 0)
+    for _ in range(50):
+        pool.enter(Ask(tenant="busy", tokens=100)).end()
+    holder = pool.enter(Ask(tenant="busy", tokens=100))
+    waiting = [pool.enter(Ask(tenant=t, tokens=100)) for _ in range(9) for t in ("busy", "new")]
+    served: Counter[str] = Counter()
+    for _ in range(8):
+        holder.end()
+        holder = next(lease for lease in waiting if lease.state == "holding")
+        served[holder.tenant] += 1
+    assert served["busy"] >= 3
+
+
+async def test_a_flood_does_not_shut_the_gate_for_others() -> None:
+    pool = limiter(4, 4, 2)
+    flood = [pool.enter(Ask(tenant="flood")) for _ in range(8)]
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="flood"))
+    mine = [pool.enter(Ask(tenant="mine")) for _ in range(2)]  # its share of the slots is 2
+    assert [lease.state for lease in mine] == ["queued", "queued"]
+    assert [lease.state for lease in flood[-2:]] == ["ended", "ended"]
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="mine"))
+    flood[0].end()
+    assert mine[0].state == "holding"
+
+
+async def test_with_no_queue_at_all_a_share_is_still_a_share() -> None:
+    pool = limiter(4, 0, 0)
+    for _ in range(4):
+        pool.enter(Ask(tenant="flood"))
+    assert pool.enter(Ask(tenant="mine")).state == "queued"
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="flood"))
+
+
+async def test_one_tenant_alone_has_no_claim_beyond_the_marks() -> None:
+    pool = limiter(4, 2, 1)
+    for _ in range(6):
+        pool.enter(Ask(tenant="only"))
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="only"))
+
+
+# --- bounds, the servers' word, the audit ---------------------------------------------------------
+
+
+async def test_the_queue_is_bounded_in_bytes() -> None:
+    pool = Limiter(1, Marks(9, 0, 99, ""), clock=lambda: 0.0, most_bytes=100)
+    pool.enter()
+    kept = pool.enter(Ask(size_bytes=80))
+    with pytest.raises(Shed):
+        pool.enter(Ask(size_bytes=30))
+    kept.end()
+    assert pool.waiting_bytes == 0
+    assert pool.enter(Ask(size_bytes=100)).state == "queued"
+
+
+async def test_the_hard_mark_holds_for_everybody() -> None:
+    pool = limiter(4, 0, 0, hard=2)
+    for _ in range(4):
+        pool.enter(Ask(tenant="flood"))
+    for tenant in "ab":
+        assert pool.enter(Ask(tenant=tenant)).state == "queued"
+    assert pool.is_full
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="c", share=100))
+
+
+async def test_many_tenants_of_one_request_each_have_no_claim_on_each_other() -> None:
+    pool = limiter(4, 1, 0)
+    for number in range(5):
+        pool.enter(Ask(tenant=f"t{number}"))
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="another"))
+
+
+async def test_what_waits_in_the_servers_beside_ours_counts_as_depth() -> None:
+    pool = limiter(4, 3, 1)
+    for _ in range(2):
+        pool.enter()
+    pool.see_servers(running=2, waiting=0)
+    assert pool.depth == 0
+    pool.see_servers(running=2, waiting=5)  # five are not ours
+    assert pool.depth == 5
+    with pytest.raises(Shed):
+        pool.enter()
+    pool.see_servers(running=2, waiting=1)
+    assert pool.enter().state == "holding"
+
+
+async def test_our_own_requests_waiting_in_a_server_do_not_count_twice() -> None:
+    pool = limiter(8, 3, 1)
+    for _ in range(8):
+        pool.enter()
+    pool.see_servers(running=4, waiting=4)
+    assert pool.depth == 0
+
+
+async def test_after_a_restart_the_slots_of_old_requests_are_taken_until_the_servers_are_done() -> (
+    None
+):
+    pool = limiter(4, 9, 0)
+    pool.inherit(3)
+    assert pool.enter().state == "holding"
+    waiting = pool.enter()
+    assert waiting.state == "queued"
+    pool.see_servers(running=4, waiting=0)
+    assert waiting.state == "queued"
+    pool.see_servers(running=2, waiting=0)  # ours and one old
+    assert (waiting.state, pool.inherited) == ("holding", 1)
+    pool.see_servers(running=9, waiting=0)  # somebody else's are not old ones
+    assert pool.inherited == 1
+
+
+async def test_fewer_replicas_mean_fewer_slots_and_nothing_is_cut() -> None:
+    pool = limiter(4, 9, 0)
+    held = [pool.enter() for _ in range(4)]
+    pool.set_slots(2)
+    waiting = pool.enter()
+    held[0].end()
+    held[1].end()
+    assert (waiting.state, pool.in_flight) == ("queued", 2)
+    pool.set_slots(4)
+    assert waiting.state == "holding"
+
+
+async def test_the_audit_finds_a_lease_that_outlived_its_request() -> None:
+    now = 0.0
+    pool = Limiter(1, Marks(9, 0, 99, ""), clock=lambda: now)
+    lease = pool.enter(Ask(ends_by=10.0, owner="r"))
+    now = 14.0
+    assert pool.audit().leaked == ()
+    now = 16.0
+    assert [leak.ask.owner for leak in pool.audit().leaked] == ["r"]
+    lease.end()
+    assert pool.audit().leaked == ()

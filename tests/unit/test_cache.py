@@ -96,7 +96,7 @@ def answer(text: str, path: str = CHAT) -> Answer:
 def test_the_store_never_holds_more_than_it_may(
     puts: list[tuple[int, int]], max_bytes: int
 ) -> None:
-    store = MemoryStore(max_bytes, clock=lambda: 0.0)
+    store = MemoryStore(max_bytes, 0, clock=lambda: 0.0)
     for name, size in puts:
         kept = store.put(bytes([name]), answer("x" * size), 10)
         assert store.used_bytes <= max_bytes
@@ -106,7 +106,7 @@ def test_the_store_never_holds_more_than_it_may(
 
 def test_the_least_recently_used_goes_first_and_a_hit_does_not_prolong() -> None:
     now = 0.0
-    store = MemoryStore(2 * (answer("a").size + 400), clock=lambda: now)
+    store = MemoryStore(2 * (answer("a").size + 400), 0, clock=lambda: now)
     store.put(b"1", answer("a"), 10)
     store.put(b"2", answer("b"), 10)
     assert store.get(b"1")
@@ -119,7 +119,7 @@ def test_the_least_recently_used_goes_first_and_a_hit_does_not_prolong() -> None
 
 
 def test_an_entry_may_take_another_form_and_the_sum_stays_right() -> None:
-    store = MemoryStore(2000, clock=lambda: 0.0)
+    store = MemoryStore(2000, 0, clock=lambda: 0.0)
     store.put(b"1", UnreadAnswer(CHAT, 1, b"x" * 50), 10)
     store.put(b"2", answer("a"), 10)
     store.replace(b"1", answer("b" * 100))
@@ -148,7 +148,7 @@ def _answer_with(fill: Fill | None, body: dict[str, Any]) -> bool:
 
 
 def test_an_answer_is_read_by_the_first_that_asks_again() -> None:
-    cache = ExactCache(10_000, 60, clock=lambda: 0.0)
+    cache = ExactCache(10_000, 60, 5, clock=lambda: 0.0)
     assert _answer_with(_ask(cache).fill, _plain())
     for _ in range(2):
         again = _ask(cache)
@@ -157,7 +157,7 @@ def test_an_answer_is_read_by_the_first_that_asks_again() -> None:
 
 
 def test_one_that_may_not_be_given_again_is_a_miss_and_goes() -> None:
-    cache = ExactCache(10_000, 60, clock=lambda: 0.0)
+    cache = ExactCache(10_000, 60, 5, clock=lambda: 0.0)
     _answer_with(_ask(cache).fill, _plain(finish_reason="tool_calls"))
     assert _ask(cache).result == "miss"
     assert len(cache.store) == cache.store.used_bytes == 0

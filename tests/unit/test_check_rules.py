@@ -378,7 +378,7 @@ CASES = [
         "processor-limits",
         lambda d: d.thresholds("forebay").update(max_requests=100),
         lambda d: d.at_cluster("forebay", "circuit_breakers.thresholds.max_requests"),
-        words=("It is 100,", "(48)", "(128)", "176"),
+        words=("It is 100,", "(48)", "(2000)", "2048"),
     ),
     Case(
         "processor-limits",
@@ -655,9 +655,9 @@ CASES = [
     ),
     Case(
         "max-retries",
-        lambda d: d.thresholds("large").update(max_retries=175),
+        lambda d: d.thresholds("large").update(max_retries=2047),
         lambda d: d.at_cluster("large", "circuit_breakers.thresholds.max_retries"),
-        words=("175", "small, large", "176"),
+        words=("2047", "small, large", "2048"),
     ),
     Case(
         "max-retries",

@@ -473,9 +473,13 @@ def _lines(title: str) -> list[float]:
     ]
 
 
-def test_the_dashboard_draws_the_policys_marks() -> None:
-    marks = POLICY.admission
-    assert _lines("Queue depth and the marks") == [marks.low_water, marks.high_water]
+def test_the_dashboard_draws_the_marks_beside_the_depth() -> None:
+    [panel] = [panel for panel in PANELS if panel["title"] == "Queue depth and the marks"]
+    assert [target["expr"] for target in panel["targets"]] == [
+        "forebay_queue_depth",
+        'forebay_mark{mark="high_water"}',
+        'forebay_mark{mark="low_water"}',
+    ]
 
 
 def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.config import ConfigError, from_document, load
+from extproc.gateway import Gateway
 
 REFERENCE = Path(__file__).parents[2] / "envoy" / "envoy.yaml"
 
@@ -78,7 +79,18 @@ def test_a_policy_alone_is_enough() -> None:
         ),
         ({"tenants": {"a": {"pools": ["x"]}}}, "forebay.tenants.a.pools: no pool is named 'x'"),
         ({"tenants": {"a": {"pools": []}}}, "forebay.tenants.a.pools: empty"),
-        ({"tenants": {"a": {"weight": 1}}}, "forebay.tenants.a.weight: unknown key"),
+        ({"tenants": {"a": {"weight": 0}}}, "forebay.tenants.a.weight: "),
+        ({"tenants": {"a": {"class": "slow"}}}, "forebay.tenants.a.class: "),
+        (
+            {"tenants": {"a": {"request_class": "batch"}}},
+            "forebay.tenants.a.request_class: unknown",
+        ),
+        (
+            {"admission": {"hard_water": 1, "high_water": 2}},
+            "forebay.admission: hard_water (1) must",
+        ),
+        ({"admission": {"on_overload": ["shed", "cached"]}}, "forebay.admission: on_overload: "),
+        ({"admission": {"slo": {"percentile": 1}}}, "forebay.admission.slo.percentile: "),
         ({"tenant_header": "X-Tenant"}, "forebay.tenant_header: write a header name"),
         ({"routing": {"auto_model": "s"}}, "forebay.pools.small.model: is also"),
         ({"admin": "9902"}, "forebay.admin: "),
@@ -167,9 +179,10 @@ def test_nonsense_anywhere_is_refused_in_words_or_does_not_matter(
         from_document(document)
 
 
-def test_the_low_mark_is_half_the_high_one_if_it_is_left_out() -> None:
-    marks = from_document(policy(admission={"high_water": 3})).config.admission
-    assert (marks.high_water, marks.low_water) == (3, 1)
+async def test_the_low_mark_is_half_the_high_one_if_it_is_left_out() -> None:
+    gateway = Gateway(from_document(policy(admission={"high_water": 3})).config)
+    marks = gateway.policy.limiters["small"].marks
+    assert (marks.high, marks.low) == (3, 1)
 
 
 def test_small_and_large_are_found_by_name_or_order() -> None:

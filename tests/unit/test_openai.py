@@ -51,6 +51,8 @@ def test_a_plain_chat_request() -> None:
         temperature=None,
         prompt_count=1,
         members=orjson.loads(body),
+        usage_splice=None,
+        limit_place=(19, 19, b',"max_tokens":'),
     )
     assert body[9:19] == b'"small-7b"'
 
@@ -213,7 +215,7 @@ def test_other_members_survive_byte_for_byte(members: bytes) -> None:
     head, tail = b'{ "model" : "m",\t"stream":true,\r\n', b' ,"messages":[{"role":"user"}]}'
     body = head + members + tail
     request = openai.parse(CHAT, body)
-    new, (start, end) = openai.with_usage(body, request)
+    new, (start, end) = openai.with_changes(body, request)
     assert new[start:end] == b'"m"'
     assert new.endswith(members + tail)
     assert new.replace(b',"stream_options":{"include_usage":true}', b"") == body
@@ -410,7 +412,7 @@ def test_a_path_that_is_not_served() -> None:
     assert (caught.value.status, caught.value.code) == (404, "unknown_url")
 
 
-# with_usage
+# with_changes
 
 
 @pytest.mark.parametrize(
@@ -436,7 +438,7 @@ def test_a_path_that_is_not_served() -> None:
         ),
     ],
 )
-def test_with_usage_edits_the_stream_options_there_are(before: bytes, after: bytes) -> None:
+def test_with_changes_edits_the_stream_options_there_are(before: bytes, after: bytes) -> None:
     rest = b'"messages":[{"role":"user","stream_options":{}}],"x":{"stream_options":null}'
     for text in (
         b'{"model":"m",%b,"stream":true,"stream_options":%%b}' % rest,
@@ -445,15 +447,15 @@ def test_with_usage_edits_the_stream_options_there_are(before: bytes, after: byt
         body = text % before
         request = openai.parse(CHAT, body)
         assert not request.usage_asked
-        new, (start, end) = openai.with_usage(body, request)
+        new, (start, end) = openai.with_changes(body, request)
         assert new == text % after
         assert new[start:end] == b'"m"'
         assert openai.parse(CHAT, new).usage_asked
 
 
-def test_with_usage_adds_stream_options() -> None:
+def test_with_changes_adds_stream_options() -> None:
     body = b'{"stream":true, "model" : "m" , "messages":[{"role":"user"}]}'
-    new, span = openai.with_usage(body, openai.parse(CHAT, body))
+    new, span = openai.with_changes(body, openai.parse(CHAT, body))
     assert new == (
         b'{"stream":true, "model" : "m","stream_options":{"include_usage":true}'
         b' , "messages":[{"role":"user"}]}'
@@ -464,10 +466,10 @@ def test_with_usage_adds_stream_options() -> None:
 @pytest.mark.parametrize(
     "members", [b'"stream":true,"stream_options":{"include_usage":true}', b'"n":1']
 )
-def test_with_usage_leaves_alone_what_needs_no_edit(members: bytes) -> None:
+def test_with_changes_leaves_alone_what_needs_no_edit(members: bytes) -> None:
     body = b'{"model":"m","messages":[{"role":"user"}],%b}' % members
     request = openai.parse(CHAT, body)
-    assert openai.with_usage(body, request) == (body, request.model_span)
+    assert openai.with_changes(body, request) == (body, request.model_span)
 
 
 # Size: megabytes of escapes and very long lists end (pytest's time limit is the judge)

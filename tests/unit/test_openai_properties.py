@@ -137,10 +137,10 @@ def common(a: bytes, b: bytes) -> int:
 
 @settings(deadline=None, max_examples=200)
 @given(bodies())
-def test_with_usage_changes_stream_options_alone(case: tuple[dict[str, object], bytes]) -> None:
+def test_with_changes_changes_stream_options_alone(case: tuple[dict[str, object], bytes]) -> None:
     value, body = case
     request = openai.parse(CHAT, body)
-    new, (start, end) = openai.with_usage(body, request)
+    new, (start, end) = openai.with_changes(body, request)
     options = value.get("stream_options")
     options = options if isinstance(options, dict) else {}
     assert orjson.loads(new) == {**value, "stream_options": {**options, "include_usage": True}}

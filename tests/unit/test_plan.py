@@ -89,7 +89,8 @@ async def status(*, measured_s: float | None) -> bytes:
     """What a real gateway's /status has, with two pools."""
     pools = {name: PoolConfig(model=name, slots=16) for name in ("small", "large")}
     gateway = Gateway(Config(pools=pools, admission=AdmissionConfig(high_water=64, low_water=32)))
-    gateway.policy.limiters["small"].mean_service_s = measured_s
+    if measured_s is not None:
+        gateway.policy.limiters["small"].service_s.add(measured_s)
     return json.dumps({"ready": True, **gateway.status()}).encode()
 
 

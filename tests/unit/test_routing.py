@@ -65,7 +65,16 @@ def test_of_a_very_long_text_the_ends_are_judged() -> None:
 
 def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
     assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default", "small")
-    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large")
+    small = ("small", "small", "large", "hosted")
+    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large", small)
+
+
+def test_there_is_a_smaller_pool_only_where_the_choice_was_ours_and_it_could_take_it() -> None:
+    assert planned("Hello").smaller == ()
+    assert planned("Compare A and B", is_up=lambda pool: pool is not POOLS["small"]).smaller == ()
+    assert planned("Compare A and B", model=POOLS["large"].model).smaller == ()
+    assert planned("Compare A and B", allowed=["large"]).smaller == ()
+    assert planned("Compare A and B", tokens_needed=10**6).smaller == ()
 
 
 def test_a_prompt_too_long_for_the_small_pool_goes_large() -> None:

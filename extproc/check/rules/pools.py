@@ -16,7 +16,7 @@ def limits(bootstrap: Bootstrap) -> Iterator[Finding]:
     if config is None:
         return
     for name, cluster in bootstrap.pools:
-        slots = config.pools[name].slots
+        slots = config.pools[name].all_slots
         fields = ["max_requests", "max_pending_requests"]
         if not cluster.is_http2:
             fields.append("max_connections")  # HTTP/1.1 needs one for each request

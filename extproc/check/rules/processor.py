@@ -11,6 +11,7 @@ _SETS = (ADMIT_HEADER, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries")
 _READS = (":method", ":path", ":status", "content-encoding", "cache-control") + (
     "x-request-id",
     "x-latency-budget-ms",
+    "x-request-class",
     "x-forebay-served-by",
 )
 _SECRETS = ("authorization", "cookie", "x-api-key")
@@ -206,8 +207,8 @@ def cluster_limits(bootstrap: Bootstrap) -> Iterator[Finding]:
         found = bootstrap.clusters.get(processor.cluster or "")
         if config is None or found is None:
             continue
-        slots = sum(pool.slots for pool in config.pools.values())
-        queues = config.admission.high_water * len(config.pools)
+        slots = sum(pool.all_slots for pool in config.pools.values())
+        queues = config.admission.most_waiting * len(config.pools)
         for field in ("max_requests", "max_pending_requests"):
             limit = getattr(found.limits, field, None)
             if (1024 if limit is None else limit) < slots + queues:

@@ -39,7 +39,7 @@ def max_retries(bootstrap: Bootstrap) -> Iterator[Finding]:
         return
     for name, cluster in bootstrap.pools:
         fallers = _fallers(config, name)
-        needed = sum(config.pools[p].slots + config.admission.high_water for p in fallers)
+        needed = sum(config.pools[p].all_slots + config.admission.most_waiting for p in fallers)
         limits = cluster.limits
         if limits and limits.retry_budget:
             continue  # replaces max_retries, and has a finding of its own

@@ -1,0 +1,130 @@
+"""Who is next: requests that wait for a slot, by class, then fairly between tenants. Pure.
+
+Within a class tenants share by weight, counted in tokens, not in requests: start-time fair queueing
+(Goyal, Vin, Cheng 1996) with tokens as the work, which is the virtual token counter of Sheng et al.
+(Fairness in Serving Large Language Models, 2024) with its lift built in. Never decides whether a
+request may wait at all.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+# Tenants whose counters are kept, most recently used last. One that is forgotten has no more than
+# the debt of its last few requests forgiven.
+_MOST_TENANTS = 10_000
+
+
+class Waiting(Protocol):
+    """A request in the queue."""
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def class_index(self) -> int:
+        """0 is served first."""
+        ...
+
+    @property
+    def share(self) -> float:
+        """The tenant's weight, above 0."""
+        ...
+
+    @property
+    def since(self) -> float:
+        """When it joined, in seconds of the caller's clock."""
+        ...
+
+
+W = TypeVar("W", bound=Waiting)
+
+
+class FairQueue(Generic[W]):
+    """`starving_s`: a request of a lower class that has waited so long goes before higher classes,
+    the longest waiting first.
+
+    The state is the requests, by class and tenant in order of arrival, and for each tenant the
+    virtual time at which what it was granted is paid for (`_paid_until`, in tokens per weight).
+    The clock of that virtual time is the start of the last request granted (`_virtual`): a tenant
+    that was idle starts there, so idleness earns no credit.
+    """
+
+    def __init__(self, classes: int, starving_s: float) -> None:
+        self.starving_s = starving_s
+        self._by_class: list[dict[str, OrderedDict[W, None]]] = [{} for _ in range(classes)]
+        self._length = 0
+        self._virtual = 0.0
+        self._paid_until: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[W]:
+        for tenants in self._by_class:
+            for waiting in tenants.values():
+                yield from waiting
+
+    def add(self, request: W) -> None:
+        tenants = self._by_class[request.class_index]
+        tenants.setdefault(request.tenant, OrderedDict())[request] = None
+        self._length += 1
+
+    def remove(self, request: W) -> None:
+        tenants = self._by_class[request.class_index]
+        waiting = tenants[request.tenant]
+        del waiting[request]
+        if not waiting:
+            del tenants[request.tenant]
+        self._length -= 1
+
+    def next(self, now: float) -> W | None:
+        """Whose turn it is; it stays in the queue. None: nobody waits."""
+        if not self._length:
+            return None
+        for tenants in self._by_class[1:]:
+            oldest = min(map(_first, tenants.values()), key=_since, default=None)
+            if oldest is not None and now - oldest.since >= self.starving_s:
+                return oldest
+        tenants = next(filter(None, self._by_class))
+        return _first(tenants[min(tenants, key=self._start)])
+
+    def newest_of_lowest_class(self, above: int) -> W | None:
+        """The last that joined among the lowest class below class `above`, if any waits."""
+        for index in range(len(self._by_class) - 1, above, -1):
+            if tenants := self._by_class[index]:
+                return max(map(_last, tenants.values()), key=_since)
+        return None
+
+    def newest_of(self, tenant: str, class_index: int) -> W | None:
+        """The last that joined of this tenant and class."""
+        waiting = self._by_class[class_index].get(tenant)
+        return _last(waiting) if waiting else None
+
+    def charge(self, tenant: str, tokens: float, share: float) -> None:
+        """The tenant is granted a request that will take so many tokens, as far as is known."""
+        start = self._start(tenant)
+        self._virtual = start
+        self._paid_until[tenant] = start + tokens / share
+        self._paid_until.move_to_end(tenant)
+        if len(self._paid_until) > _MOST_TENANTS:
+            self._paid_until.popitem(last=False)
+
+    def correct(self, tenant: str, tokens: float, share: float) -> None:
+        """What a charged request took turned out to be so many tokens more, or fewer."""
+        if tenant in self._paid_until:
+            self._paid_until[tenant] += tokens / share
+
+    def _start(self, tenant: str) -> float:
+        return max(self._virtual, self._paid_until.get(tenant, 0.0))
+
+
+def _first(waiting: "OrderedDict[W, None]") -> W:
+    return next(iter(waiting))
+
+
+def _last(waiting: "OrderedDict[W, None]") -> W:
+    return next(reversed(waiting))
+
+
+def _since(request: Waiting) -> float:
+    return request.since
