@@ -167,14 +167,15 @@ class Exchange:
         stale = self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
-        if request.usage_splice is None and not self._may_shorten:
+        may_shorten = self._policy.may_shorten
+        if request.usage_splice is None and not may_shorten:
             body = b""  # Envoy has it: nothing is held here while the request queues
         tiers, degraded = await self._take_slot(request, route, stale, len(body))
         lease = self._lease
         assert lease is not None
 
         most_tokens = None
-        if lease.position and self._may_shorten:  # it had to queue
+        if lease.position and may_shorten:  # it had to queue
             most_tokens = self._config.admission.shorter_tokens
             degraded = "smaller+shorter" if degraded else "shorter"
             self._fill = None
@@ -250,13 +251,15 @@ class Exchange:
     def _shed_early(self) -> None:
         """Where every pool of the tenant is at its hard mark, or sheds and no cached answer could
         help, not even the body is read."""
-        limiters = [self._policy.limiters[pool] for pool in self._tenant.pools]
-        if any(not limiter.depth for limiter in limiters):
-            return
+        limiters = self._policy.limiters
+        for pool in self._tenant.pools:
+            if not limiters[pool].depth:
+                return
         ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=self._class_index)
         helps = self._policy.cache is not None
-        if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in limiters):
-            raise _overloaded(min(limiters, key=Limiter.drain_s))
+        mine = [limiters[pool] for pool in self._tenant.pools]
+        if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in mine):
+            raise _overloaded(min(mine, key=Limiter.drain_s))
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
@@ -391,10 +394,6 @@ class Exchange:
                 raise _timed_out(limiter, self._queued_s, lease.position)
         self._facts["queue_ms"] = round(self._queued_s * 1000, 1)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
-
-    @property
-    def _may_shorten(self) -> bool:
-        return "shorter" in self._config.admission.on_overload
 
     def _set_timer(self) -> None:
         first = self._deadline if self._config.response.on_expiry == "partial" else self._slot_end

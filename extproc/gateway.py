@@ -36,6 +36,8 @@ class Policy:
     cache: ExactCache | None
     sees_answers: bool
     """Some answer may have to pass by way of the processor: to be stored, or guarded."""
+    may_shorten: bool
+    """Answers of requests that had to queue are cut to admission.shorter_tokens."""
     uncounted: str
     """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
     _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class Gateway:
             limiters,
             cache,
             sees_answers=cache is not None or _guards(config),
+            may_shorten="shorter" in config.admission.on_overload,
             uncounted=_uncounted(config),
         )
 

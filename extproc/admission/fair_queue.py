@@ -10,9 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-# Tenants whose counters are kept, most recently used last. One that is forgotten has no more than
-# the debt of its last few requests forgiven.
-_MOST_TENANTS = 10_000
+# Above so many tenants those are forgotten that owe nothing.
+_TENANTS = 1_000
 
 
 class Waiting(Protocol):
@@ -54,7 +53,8 @@ class FairQueue(Generic[W]):
         self._by_class: list[dict[str, OrderedDict[W, None]]] = [{} for _ in range(classes)]
         self._length = 0
         self._virtual = 0.0
-        self._paid_until: OrderedDict[str, float] = OrderedDict()
+        self._paid_until: dict[str, float] = {}
+        self._remembered = _TENANTS
 
     def __len__(self) -> int:
         return self._length
@@ -102,12 +102,10 @@ class FairQueue(Generic[W]):
 
     def charge(self, tenant: str, tokens: float, share: float) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
-        start = self._start(tenant)
-        self._virtual = start
+        self._virtual = start = self._start(tenant)
         self._paid_until[tenant] = start + tokens / share
-        self._paid_until.move_to_end(tenant)
-        if len(self._paid_until) > _MOST_TENANTS:
-            self._paid_until.popitem(last=False)
+        if len(self._paid_until) > self._remembered:
+            self._forget_idle()
 
     def correct(self, tenant: str, tokens: float, share: float) -> None:
         """What a charged request took turned out to be so many tokens more, or fewer."""
@@ -115,7 +113,14 @@ class FairQueue(Generic[W]):
             self._paid_until[tenant] += tokens / share
 
     def _start(self, tenant: str) -> float:
-        return max(self._virtual, self._paid_until.get(tenant, 0.0))
+        paid_until = self._paid_until.get(tenant, 0.0)
+        return paid_until if paid_until > self._virtual else self._virtual
+
+    def _forget_idle(self) -> None:
+        """A tenant that has paid for all starts at the virtual time, remembered or not."""
+        owing = {tenant: at for tenant, at in self._paid_until.items() if at > self._virtual}
+        self._paid_until = owing
+        self._remembered = max(_TENANTS, 2 * len(owing))
 
 
 def _first(waiting: "OrderedDict[W, None]") -> W:

@@ -164,7 +164,7 @@ class Limiter:
         self._retry_after = RetryAfter()
         self._holding: dict[Lease, None] = {}
         self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
-        self._used: dict[tuple[int, str], _Used] = {}  # by class and tenant
+        self._used: tuple[dict[str, _Used], ...] = tuple({} for _ in CLASSES)  # by tenant
         self.set_marks(marks)
 
     # --- what is so now ---------------------------------------------------------------------------
@@ -234,7 +234,9 @@ class Limiter:
         drift = abs(self._held - sum(lease.held for lease in self._holding))
         drift += abs(self._waiting_bytes - sum(lease.ask.size_bytes for lease in queued))
         asked = sum(lease.ask.weight for lease in (*self._holding, *queued))
-        drift += abs(asked - sum(used.slots for used in self._used.values()))
+        drift += abs(
+            asked - sum(used.slots for of_class in self._used for used in of_class.values())
+        )
         return Audit(tuple(leaked), drift)
 
     # --- entering ---------------------------------------------------------------------------------
@@ -282,8 +284,8 @@ class Limiter:
             return False
         wanted = self._would_use(ask)
         shares, other_has_more = ask.share, False
-        for (index, tenant), used in self._used.items():
-            if index == 0 and tenant != ask.tenant:
+        for tenant, used in self._used[0].items():
+            if tenant != ask.tenant:
                 shares += used.share
                 other_has_more |= used.slots / used.share > wanted / ask.share
         return other_has_more and wanted <= max(self.slots * ask.share / shares, ask.weight)
@@ -291,15 +293,15 @@ class Limiter:
     def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
         """Of the tenants that have somebody waiting, and more than this one would have."""
         most, found = self._would_use(ask) / ask.share, None
-        for (index, tenant), used in self._used.items():
-            if index == 0 and used.slots / used.share > most:
+        for tenant, used in self._used[0].items():
+            if used.slots / used.share > most:
                 newest = self._queue.newest_of(tenant, 0)
                 if newest is not None:
                     most, found = used.slots / used.share, newest
         return found
 
     def _would_use(self, ask: Ask) -> int:
-        used = self._used.get((0, ask.tenant))
+        used = self._used[0].get(ask.tenant)
         return ask.weight + (used.slots if used else 0)
 
     # --- leaving ----------------------------------------------------------------------------------
@@ -307,10 +309,10 @@ class Limiter:
     def _ended(self, lease: Lease, state: str) -> None:
         now = self.clock()
         ask = lease.ask
-        used = self._used[ask.class_index, ask.tenant]
+        used = self._used[ask.class_index][ask.tenant]
         used.slots -= ask.weight
         if not used.slots:
-            del self._used[ask.class_index, ask.tenant]
+            del self._used[ask.class_index][ask.tenant]
         if state == "holding":
             self.service_s.add(now - lease.since)
             del self._holding[lease]
@@ -325,7 +327,8 @@ class Limiter:
             self._unqueue(lease)
             self._take(lease, now)
         for gate in self.gates:
-            gate.drained_to(self.depth, now)
+            if gate.shedding:
+                gate.drained_to(self.depth, now)
 
     def _unqueue(self, lease: Lease) -> None:
         self._queue.remove(lease)
@@ -343,9 +346,10 @@ class Limiter:
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
     def _use(self, ask: Ask) -> None:
-        used = self._used.get((ask.class_index, ask.tenant))
+        of_class = self._used[ask.class_index]
+        used = of_class.get(ask.tenant)
         if used is None:
-            used = self._used[ask.class_index, ask.tenant] = _Used(ask.share)
+            used = of_class[ask.tenant] = _Used(ask.share)
         used.slots += ask.weight
 
     # --- what others tell it ----------------------------------------------------------------------

@@ -120,6 +120,8 @@ def with_changes(
     if most_tokens is not None and (request.max_tokens or most_tokens + 1) > most_tokens:
         start, end, name = request.limit_place
         splices.append((start, end, b"%b%d" % (name, most_tokens)))
+    if not splices:
+        return body, request.model_span
     model_start, model_end = request.model_span
     for start, end, new in sorted(splices, reverse=True):
         body = body[:start] + new + body[end:]
