@@ -48,11 +48,12 @@ def command(
         ),
     ] = None,
     service_scv: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="Its variance over mean squared: 0 all alike, 1 exponential, 4 a few very long.",
+            help="Its variance over mean squared: 0 all alike, 1 exponential, 4 a few very long. "
+            "Default: as measured with --from, else 1.",
         ),
-    ] = 1.0,
+    ] = None,
     percentile: Annotated[
         float, typer.Option(help="Share of the requests that must hold it: from 0.5 to below 1.")
     ] = 0.99,
@@ -89,7 +90,9 @@ def command(
         slots = told.slots if slots is None else slots
         if service_mean is None and told.mean_service_s is None:
             _fail(f"{source}: no request of this pool has ended yet; give --service-mean")
-        service_mean = told.mean_service_s if service_mean is None else service_mean
+        if service_mean is None:
+            service_mean = told.mean_service_s
+            service_scv = told.service_scv if service_scv is None else service_scv
     if slots is None or service_mean is None:
         _fail("give --slots and --service-mean, or --from URL to read them from a running gateway")
     try:
@@ -97,7 +100,7 @@ def command(
             Asked(
                 slots=slots,
                 service_mean_s=service_mean,
-                service_scv=service_scv,
+                service_scv=1.0 if service_scv is None else service_scv,
                 arrivals_per_s=arrivals,
                 ttft_s=ttft,
                 prefill_s=prefill or 0.0,

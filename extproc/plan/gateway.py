@@ -19,6 +19,7 @@ class Pool:
     slots: int
     mean_service_s: float | None
     """None: no request of this pool has ended yet."""
+    service_scv: float
     high_water: int
     low_water: int
 
