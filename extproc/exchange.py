@@ -15,17 +15,15 @@ from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import Fill, Hit
 from extproc.gateway import Gateway
+from extproc.passing import Passing
 from extproc.refusals import Answered, refused, try_later
 from extproc.routing import Plan, Unroutable, plan
-from extproc.streaming import Guard
 from extproc.tenants import Tenant, UnknownTenant
 
 _STARTED_AT = int(time.time())
 _NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
 _AFTER_THE_CUT_S = 1.0
-# Envoy may hold a whole answer for us up to this size; a longer one passes in pieces.
-_SHORT_BYTES = 1024 * 1024
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -54,10 +52,10 @@ class Exchange:
 
     __slots__ = (
         "_abort_ids",
+        "_answer",
         "_began",
         "_cache_status",
         "_class_index",
-        "_closing",
         "_config",
         "_cut_at",
         "_deadline",
@@ -65,7 +63,6 @@ class Exchange:
         "_facts",
         "_fill",
         "_gateway",
-        "_guard",
         "_lease",
         "_loop",
         "_payer",
@@ -73,12 +70,10 @@ class Exchange:
         "_queued_s",
         "_request",
         "_request_id",
-        "_sending",
         "_stream",
         "_tenant",
         "_tiers",
         "_timer",
-        "_whole",
     )
 
     def __init__(self, gateway: Gateway, stream: Stream) -> None:
@@ -103,12 +98,9 @@ class Exchange:
         self._abort_ids: list[str] = []
         self._facts: dict[str, object] = {}  # for the log
         self._cache_status = ""
-        self._request: openai.Request | None = None  # once it is admitted
         self._fill: Fill | None = None
-        self._whole = False  # the answer comes in one message
-        self._guard: Guard | None = None
-        self._sending = False  # a piece of a guarded answer
-        self._closing: asyncio.Task[None] | None = None
+        self._request: openai.Request | None = None  # once it is admitted
+        self._answer: Passing | None = None  # if it passes by way of us
         self._decision = "client_gone"  # until there is another
 
     async def run(self) -> None:
@@ -132,8 +124,8 @@ class Exchange:
         """Whatever ended the exchange: give back the slot or the place in the queue, count, log."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._closing is not None:
-            self._closing.cancel()
+        if self._answer is not None:
+            self._answer.end()
         if self._lease is not None:
             self._lease.end()
         self._gateway.metrics.decisions[self._decision, self._tenant.label] += 1
@@ -187,8 +179,8 @@ class Exchange:
             self._gateway.metrics.degraded[first, degraded] += 1
         self._facts["pool"] = first
         self._facts["reason"] = reason
-        self._request = request
         self._tiers = tiers
+        self._request = request
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
         await self._stream.send(
@@ -414,9 +406,9 @@ class Exchange:
             self._lease.end()
             return
         if now < self._cut_at:
-            if self._guard is not None and self._guard.can_close:
-                self._close_answer("deadline")
-            elif self._closing is None:
+            if self._answer is not None and self._answer.can_close:
+                self._answer.close("deadline")
+            else:
                 self._ask_to_stop()
         again = now + _ASK_AGAIN_S
         self._timer = self._loop.call_at(
@@ -435,90 +427,30 @@ class Exchange:
         while (message := await self._stream.receive()) is not None:
             match message:
                 case wire.AnswerBody():  # by far the most where there are any
-                    self._keep(message)  # first: who has the last piece may ask again at once
-                    await self._pass(message)
+                    assert self._answer is not None
+                    await self._answer.body(message)
+                    if self._loop.time() >= self._deadline:
+                        self._answer.close("deadline")
                 case wire.AnswerHeaders():
-                    await self._stream.send(self._see_headers(message))
+                    self._answer = self._passing()
+                    await self._answer.headers(message)
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)
                 case _:
                     raise AssertionError("Envoy sent a phase of the request twice")
 
-    def _see_headers(self, answer: wire.AnswerHeaders) -> bytes:
-        """Ask for the body only of an answer that may be stored, or that we may have to end."""
+    def _passing(self) -> Passing:
         assert self._request is not None
-        if self._fill is not None and not self._fill.wants(answer.values):
-            self._fill = None
-        if self._request.stream and self._is_guarded(answer):
-            model = self._config.pools[self._tiers[0]].model
-            choices = self._request.choices * self._request.prompt_count
-            self._guard = Guard(self._request.path, self._request_id, model, choices)
-            self._facts["served_by"] = answer.values["x-forebay-served-by"]
-        if answer.end_of_stream or (self._fill is None and self._guard is None):
-            return wire.PASS_ANSWER
-        if self._request.stream or not _is_short(answer):
-            return wire.SHOW_ANSWER_PIECES
-        self._whole = True
-        return wire.SHOW_ANSWER_WHOLE
-
-    def _is_guarded(self, answer: wire.AnswerHeaders) -> bool:
-        pool = self._config.pools.get(answer.values.get("x-forebay-served-by", ""))
-        return (
-            pool is not None
-            and pool.partial_by == "guard"
-            and self._config.response.on_expiry == "partial"
-            and answer.values.get(":status") == "200"
-            and "content-encoding" not in answer.values
+        return Passing(
+            self._policy,
+            self._gateway.metrics,
+            self._stream.send,
+            request=self._request,
+            request_id=self._request_id,
+            tenant_label=self._tenant.label,
+            fill=self._fill,
+            facts=self._facts,
         )
-
-    def _keep(self, body: wire.AnswerBody) -> None:
-        """Store the answer when it has ended."""
-        if self._fill is None:
-            return
-        ended = self._fill.feed(body.piece)
-        if ended or body.end_of_stream:
-            if self._fill.end():
-                self._gateway.metrics.cache_stored[self._tenant.label] += 1
-            self._fill = None
-
-    async def _pass(self, body: wire.AnswerBody) -> None:
-        if self._whole:
-            await self._stream.send(wire.PASS_WHOLE)
-            return
-        piece = body.piece
-        if self._guard is not None:
-            if self._closing is not None:
-                return  # the answer has its end already
-            piece = self._guard.feed(piece)
-            if body.end_of_stream:
-                piece += self._guard.end()
-        self._sending = True
-        await self._stream.send(wire.piece(piece, end_of_stream=body.end_of_stream))
-        self._sending = False
-        if self._loop.time() >= self._deadline:
-            self._close_answer("deadline")
-
-    def _close_answer(self, reason: str) -> None:
-        """End the guarded answer here and now; Envoy then drops the server's stream. Two messages
-        of ours must not be under way at once: while one is, whoever sends it comes here after."""
-        if self._guard is None or not self._guard.can_close:
-            return
-        if self._sending or self._closing is not None:
-            return
-        assert self._request is not None
-        ending = self._guard.closing(reason, with_usage=self._request.usage_asked)
-        self._fill = None
-        if not self._guard.is_whole:
-            self._facts["incomplete"] = reason
-            self._gateway.metrics.closed[str(self._facts["served_by"]), reason] += 1
-        self._closing = self._loop.create_task(
-            self._stream.send(wire.piece(ending, end_of_stream=True))
-        )
-
-
-def _is_short(answer: wire.AnswerHeaders) -> bool:
-    length = answer.values.get("content-length", "")
-    return length.isdigit() and len(length) <= 9 and int(length) <= _SHORT_BYTES
 
 
 def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:

@@ -236,7 +236,7 @@ async def test_a_stream_that_falls_silent_is_cut(make_gateway: MakeGateway) -> N
 async def test_with_the_small_pool_dead_sixty_at_once_are_all_answered_by_the_large_one(
     make_gateway: MakeGateway,
 ) -> None:
-    gateway = make_gateway()
+    gateway = make_gateway(policy={"admission": {"high_water": 64}})
     gateway.stack.kill("small")
     before_the_poll_knows = await gateway.ask_many(60, chat(max_tokens=5))
     _all_by_large(before_the_poll_knows)

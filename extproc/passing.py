@@ -1,0 +1,152 @@
+"""The answer of one exchange, where it passes by way of the processor: to be stored, or because we
+may have to end it. Most answers do not; then `headers` is all that is ever asked.
+
+Never decides when an answer has to end: the exchange's timer does.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from extproc import openai, wire
+from extproc.cache import Fill
+from extproc.gateway import Policy
+from extproc.metrics import Metrics
+from extproc.streaming import Guard
+
+# Envoy may hold a whole answer for us up to this size; a longer one passes in pieces.
+_SHORT_BYTES = 1024 * 1024
+
+Send = Callable[[bytes], Coroutine[Any, Any, None]]
+
+
+class Passing:
+    """`request`: as it was admitted. `fill`: where the answer would be stored. `facts`: of the
+    exchange's log line."""
+
+    __slots__ = (
+        "_closing",
+        "_facts",
+        "_fill",
+        "_guard",
+        "_metrics",
+        "_policy",
+        "_request",
+        "_request_id",
+        "_send",
+        "_sending",
+        "_served_by",
+        "_tenant_label",
+        "_whole",
+    )
+
+    def __init__(
+        self,
+        policy: Policy,
+        metrics: Metrics,
+        send: Send,
+        *,
+        request: openai.Request,
+        request_id: str,
+        tenant_label: str,
+        fill: Fill | None,
+        facts: dict[str, object],
+    ) -> None:
+        self._policy = policy
+        self._metrics = metrics
+        self._send = send
+        self._request = request
+        self._request_id = request_id
+        self._tenant_label = tenant_label
+        self._fill = fill
+        self._facts = facts
+        self._guard: Guard | None = None
+        self._served_by = ""
+        self._whole = False  # the answer comes in one message
+        self._sending = False  # a piece of a guarded answer
+        self._closing: asyncio.Task[None] | None = None
+
+    async def headers(self, answer: wire.AnswerHeaders) -> None:
+        """Ask for the body only of an answer that may be stored, or that we may have to end."""
+        if self._fill is not None and not self._fill.wants(answer.values):
+            self._fill = None
+        self._served_by = answer.values.get("x-forebay-served-by", "")
+        if self._request.stream and self._is_guarded(answer):
+            model = self._policy.config.pools[self._served_by].model
+            choices = self._request.choices * self._request.prompt_count
+            self._guard = Guard(self._request.path, self._request_id, model, choices)
+            self._facts["served_by"] = self._served_by
+        if answer.end_of_stream or (self._fill is None and self._guard is None):
+            reply = wire.PASS_ANSWER
+        elif self._request.stream or not _is_short(answer):
+            reply = wire.SHOW_ANSWER_PIECES
+        else:
+            self._whole = True
+            reply = wire.SHOW_ANSWER_WHOLE
+        await self._send(reply)
+
+    def _is_guarded(self, answer: wire.AnswerHeaders) -> bool:
+        config = self._policy.config
+        pool = config.pools.get(self._served_by)
+        return (
+            pool is not None
+            and pool.partial_by == "guard"
+            and config.response.on_expiry == "partial"
+            and answer.values.get(":status") == "200"
+            and "content-encoding" not in answer.values
+        )
+
+    async def body(self, body: wire.AnswerBody) -> None:
+        self._keep(body)  # first: who has the last piece may ask again at once
+        if self._whole:
+            await self._send(wire.PASS_WHOLE)
+            return
+        piece = body.piece
+        if self._guard is not None:
+            if self._closing is not None:
+                return  # the answer has its end already
+            piece = self._guard.feed(piece)
+            if body.end_of_stream:
+                piece += self._guard.end()
+        self._sending = True
+        await self._send(wire.piece(piece, end_of_stream=body.end_of_stream))
+        self._sending = False
+
+    def _keep(self, body: wire.AnswerBody) -> None:
+        """Store the answer when it has ended."""
+        if self._fill is None:
+            return
+        ended = self._fill.feed(body.piece)
+        if ended or body.end_of_stream:
+            if self._fill.end():
+                self._metrics.cache_stored[self._tenant_label] += 1
+            self._fill = None
+
+    @property
+    def can_close(self) -> bool:
+        """Whether we can end the answer ourselves, or have."""
+        return self._closing is not None or (self._guard is not None and self._guard.can_close)
+
+    def close(self, reason: str) -> None:
+        """End the guarded answer here and now; Envoy then drops the server's stream. Two messages
+        of ours must not be under way at once: while one is, nothing is done."""
+        if self._guard is None or not self._guard.can_close:
+            return
+        if self._sending or self._closing is not None:
+            return
+        ending = self._guard.closing(reason, with_usage=self._request.usage_asked)
+        self._fill = None
+        if not self._guard.is_whole:
+            self._facts["incomplete"] = reason
+            self._metrics.closed[self._served_by, reason] += 1
+        self._closing = asyncio.create_task(self._send(wire.piece(ending, end_of_stream=True)))
+
+    def end(self) -> None:
+        """The exchange is over."""
+        if self._closing is not None:
+            self._closing.cancel()
+
+
+def _is_short(answer: wire.AnswerHeaders) -> bool:
+    length = answer.values.get("content-length", "")
+    return length.isdigit() and len(length) <= 9 and int(length) <= _SHORT_BYTES
