@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from extproc.accounting import read as read_account
 from extproc.admission import Gate, Limiter
-from extproc.backends import Backends
+from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
@@ -53,7 +53,9 @@ class Gateway:
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
         self.policy = self._made(config, None)
-        self.metrics = Metrics(lambda: self.policy.limiters, self.is_up, lambda: self.policy.cache)
+        self.metrics = Metrics(
+            lambda: self.policy.limiters, self.is_up, self.servers, lambda: self.policy.cache
+        )
 
     async def start(self) -> None:
         await self.backends.watch(self.policy.config.pools.values())
@@ -120,6 +122,9 @@ class Gateway:
     def is_up(self, pool: str) -> bool:
         return self.backends.is_up(self.policy.config.pools[pool])
 
+    def servers(self, pool: str) -> Servers:
+        return self.backends.servers(self.policy.config.pools[pool])
+
     def pools_down(self) -> list[str]:
         return [pool for pool in self.policy.config.pools if not self.is_up(pool)]
 
@@ -131,6 +136,7 @@ class Gateway:
                 name: {
                     "model": config.pools[name].model,
                     "up": name not in down,
+                    **_shown(self.servers(name)),
                     "slots": limiter.slots,
                     "in_flight": limiter.in_flight,
                     "queue_depth": limiter.depth,
@@ -142,6 +148,20 @@ class Gateway:
                 for name, limiter in self.policy.limiters.items()
             }
         }
+
+
+def _shown(servers: Servers) -> dict[str, object]:
+    """A pool's servers in /status; null where they have not said."""
+    age_s = servers.scrape_age_s
+    return {
+        "replicas": servers.replicas,
+        "replicas_up": servers.up,
+        "servers": {
+            "running": servers.running,
+            "waiting": servers.waiting,
+            "scrape_age_s": age_s and round(age_s, 3),
+        },
+    }
 
 
 def _guards(config: Config) -> bool:
