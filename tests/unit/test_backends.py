@@ -211,6 +211,19 @@ async def a_silent_port() -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@asynccontextmanager
+async def a_port_that_says(words: bytes, port: int) -> AsyncIterator[asyncio.Server]:
+    """Answers every request with these bytes and the end of the connection."""
+
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(words)
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", port) as server:
+        yield server
+
+
 async def until(condition: Callable[[], bool], limit_s: float = 4.0) -> float:
     """Seconds until it is so."""
     began = time.monotonic()
@@ -367,17 +380,22 @@ async def test_a_port_that_accepts_and_never_answers_is_down() -> None:
             assert not backends.is_up(pool)
 
 
-@pytest.mark.parametrize("slow_s", [[1.3], [10.0], [1.2] * 40])
-async def test_slow_answers_do_not_drop_a_server_that_lives(
-    fake: Fake, slow_s: list[float]
-) -> None:
-    """One answer that is late, or never comes while the next ones do; a server always slow."""
-    pool, changes = a_pool(fake.url), []
-    async with watching(pool, on_change=lambda: changes.append(None)) as backends:
-        fake.health_takes_s = slow_s
+async def test_slow_answers_do_not_drop_a_server_that_lives() -> None:
+    """One answer that is late, one that never comes while the next ones do, and all of them."""
+    async with AsyncExitStack() as stack:
+        fakes = [Fake() for _ in range(3)]
+        for fake in fakes:
+            await fake.start()
+            stack.push_async_callback(fake.stop)
+        pool, changes = a_pool(*(fake.url for fake in fakes)), []
+        backends = await stack.enter_async_context(
+            watching(pool, on_change=lambda: changes.append(None))
+        )
+        for fake, slow_s in zip(fakes, ([1.3], [60.0], [1.2] * 40), strict=True):
+            fake.health_takes_s = slow_s
         await asyncio.sleep(3)
-        assert backends.replicas_up(pool) == 1
-        assert len(changes) == 1
+        assert backends.replicas_up(pool) == 3
+        assert len(changes) == 3  # at the beginning
 
 
 async def test_an_unhealthy_server_is_down_although_it_says_its_load(fake: Fake) -> None:
@@ -405,30 +423,24 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-async def test_garbage_does_not_end_the_watch(garbage: bytes) -> None:
+async def test_garbage_does_not_end_the_watch() -> None:
     """Whatever comes instead of an answer; and when the server speaks HTTP again, it is seen."""
-
-    async def told(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(garbage)
-        writer.close()
-
-    fake = Fake()
-    server = await asyncio.start_server(told, "127.0.0.1", fake.port)
-    pool = a_pool(fake.url)
-    try:
-        async with watching(pool) as backends:
-            await asyncio.sleep(0.7)
-            assert backends.loads(pool) == {}
-            server.close()
-            await server.wait_closed()
+    fakes = [Fake() for _ in GARBAGE]
+    pool = a_pool(*(fake.url for fake in fakes))
+    async with AsyncExitStack() as stack:
+        ports = [
+            await stack.enter_async_context(a_port_that_says(garbage, fake.port))
+            for garbage, fake in zip(GARBAGE, fakes, strict=True)
+        ]
+        backends = await stack.enter_async_context(watching(pool))
+        await asyncio.sleep(0.7)
+        assert backends.loads(pool) == {}
+        for port, fake in zip(ports, fakes, strict=True):
+            port.close()
             await fake.start()
-            await until(lambda: backends.loads(pool) != {})
-            assert backends.replicas_up(pool) == 1
-    finally:
-        server.close()
-        await fake.stop()
+            stack.push_async_callback(fake.stop)
+        await until(lambda: len(backends.loads(pool)) == len(GARBAGE))
+        assert backends.replicas_up(pool) == len(GARBAGE)
 
 
 async def test_replicas_are_counted_and_summed_one_by_one(fake: Fake) -> None:
