@@ -103,7 +103,8 @@ class Replica:
         try:
             load = read_load(await self._metrics(), self._clock())
         except TimeoutError:
-            self._warn(f"no answer within {SCRAPE_LIMIT_S:g} s")
+            if self.load is None:  # else it is only late, and the load's age tells
+                self._warn(f"no answer within {SCRAPE_LIMIT_S:g} s")
         except NoLoad as error:
             self._warn(str(error))
         except (aiohttp.ClientError, OSError, ValueError):
