@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from extproc.accounting import Account
 from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks
-from extproc.backends import Backends
+from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig
 from extproc.metrics import Metrics
@@ -60,23 +60,34 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self._clock = asyncio.get_running_loop().time
-        self.backends = Backends()
+        self.backends = Backends(self._replicas_changed, self._load_told)
         self.pools_at_start = frozenset(config.pools)
         """What Envoy knows, if it started with the same file."""
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
         self._measured: dict[str, _Measured] = defaultdict(_Measured)
+        self._inherits_until = 0.0
         self.policy = self._made(config, None)
-        self.metrics = Metrics(lambda: self.policy.limiters, self.is_up, lambda: self.policy.cache)
+        self.metrics = Metrics(
+            lambda: self.policy.limiters, self.is_up, self.servers, lambda: self.policy.cache
+        )
 
     async def start(self) -> None:
+        """Watch the servers. What they work on already was admitted before we were here."""
         await self.backends.watch(self.policy.config.pools.values())
+        for name, limiter in self.policy.limiters.items():
+            servers = self.servers(name)
+            limiter.inherit((servers.running or 0) + (servers.waiting or 0))
+        response = self.policy.config.response
+        self._inherits_until = self._clock() + response.deadline + response.grace
 
     def keep_up(self) -> None:
         """To be called once a second: put the marks where the measurements say, and look for leases
         that were never ended."""
         config = self.policy.config
         for name, limiter in self._limiters.items():
+            if limiter.inherited and self._clock() > self._inherits_until:
+                limiter.inherit(0)
             if name in config.pools:
                 limiter.set_marks(self._marks(config, name, limiter), config.admission.dwell or 0.0)
             audit = limiter.audit()
@@ -118,13 +129,29 @@ class Gateway:
         )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
-        slots, admission = config.pools[name].all_slots, config.admission
+        slots, admission = self._slots(config, name), config.admission
         if limiter is None:
             limiter = Limiter(slots, Marks(0, 0, 0, ""), self._clock)
         limiter.set_slots(slots)
         limiter.set_queue(admission.max_wait * _STARVING_SHARE, admission.queue_bytes)
         limiter.set_marks(self._marks(config, name, limiter), admission.dwell or 0.0)
         return limiter
+
+    def _slots(self, config: Config, name: str) -> int:
+        """Those of the replicas that are up, and never none: a request to a dead pool is to get its
+        answer from Envoy, at once, and not to queue."""
+        pool = config.pools[name]
+        return pool.slots * max(self.backends.replicas_up(pool), 1)
+
+    def _replicas_changed(self) -> None:
+        for name, limiter in self.policy.limiters.items():
+            limiter.set_slots(self._slots(self.policy.config, name))
+
+    def _load_told(self, url: str) -> None:
+        for name, pool in self.policy.config.pools.items():
+            if url in pool.endpoints:
+                servers = self.backends.servers(pool)
+                self.policy.limiters[name].see_servers(servers.running or 0, servers.waiting or 0)
 
     def _marks(self, config: Config, name: str, limiter: Limiter) -> Marks:
         admission = config.admission
@@ -187,6 +214,9 @@ class Gateway:
     def is_up(self, pool: str) -> bool:
         return self.backends.is_up(self.policy.config.pools[pool])
 
+    def servers(self, pool: str) -> Servers:
+        return self.backends.servers(self.policy.config.pools[pool])
+
     def pools_down(self) -> list[str]:
         return [pool for pool in self.policy.config.pools if not self.is_up(pool)]
 
@@ -198,6 +228,7 @@ class Gateway:
                 name: {
                     "model": config.pools[name].model,
                     "up": name not in down,
+                    **_shown(self.servers(name)),
                     "slots": limiter.slots,
                     "in_flight": limiter.in_flight,
                     "inherited": limiter.inherited,
@@ -225,6 +256,20 @@ class _Measured:
         self.first_token_s = Running()
         """From a slot to the first token."""
         self.completion_tokens = Running()
+
+
+def _shown(servers: Servers) -> dict[str, object]:
+    """A pool's servers in /status; null where they have not said."""
+    age_s = servers.scrape_age_s
+    return {
+        "replicas": servers.replicas,
+        "replicas_up": servers.up,
+        "servers": {
+            "running": servers.running,
+            "waiting": servers.waiting,
+            "scrape_age_s": age_s and round(age_s, 3),
+        },
+    }
 
 
 def _guards(config: Config) -> bool:

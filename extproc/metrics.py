@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from extproc.admission import CLASSES, Limiter
+from extproc.backends import Servers
 from extproc.cache import ExactCache
 from extproc.logs import dropped_lines
 
@@ -28,10 +29,11 @@ class Metrics:
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
         is_up: Callable[[str], bool],
+        servers: Callable[[str], Servers],
         cache: Callable[[], ExactCache | None],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Now(limiters, is_up, cache))
+        self.registry.register(_Now(limiters, is_up, servers, cache))
         self.decisions = self._counter(
             "forebay_decisions",
             "Requests by what the processor decided: admitted, or an error code of ours.",
@@ -198,16 +200,18 @@ class _Counted(Collector):
 
 
 class _Now(Collector):
-    """Read from limiters and cache when scraped, so that a request pays nothing for them."""
+    """Read from limiters, backends and cache when scraped: a request pays nothing for them."""
 
     def __init__(
         self,
         limiters: Callable[[], Mapping[str, Limiter]],
         is_up: Callable[[str], bool],
+        servers: Callable[[str], Servers],
         cache: Callable[[], ExactCache | None],
     ) -> None:
         self._limiters = limiters
         self._is_up = is_up
+        self._servers = servers
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
@@ -243,7 +247,27 @@ class _Now(Collector):
         mark = GaugeMetricFamily(
             "forebay_mark", "The marks, in waiting requests.", labels=["pool", "mark"]
         )
+        replicas = GaugeMetricFamily(
+            "forebay_replicas_up", "Replicas that answer.", labels=["pool"]
+        )
+        requests = GaugeMetricFamily(
+            "forebay_server_requests",
+            "Requests in the pool's servers, as these last said.",
+            labels=["pool", "state"],
+        )
+        age = GaugeMetricFamily(
+            "forebay_server_scrape_age_seconds",
+            "Age of the oldest of these numbers.",
+            labels=["pool"],
+        )
         for name, pool in self._limiters().items():
+            servers = self._servers(name)
+            replicas.add_metric([name], servers.up)
+            for state, count in (("running", servers.running), ("waiting", servers.waiting)):
+                if count is not None:
+                    requests.add_metric([name, state], count)
+            if servers.scrape_age_s is not None:
+                age.add_metric([name], servers.scrape_age_s)
             slots.add_metric([name], pool.slots)
             up.add_metric([name], float(self._is_up(name)))
             held.add_metric([name], pool.in_flight)
@@ -258,7 +282,21 @@ class _Now(Collector):
             mark.add_metric([name, "high_water"], pool.marks.high)
             mark.add_metric([name, "low_water"], pool.marks.low)
             mark.add_metric([name, "hard_water"], pool.marks.hard)
-        yield from (up, slots, held, inherited, depth, queued, leaked, shedding, turns, mark)
+        yield from (
+            up,
+            replicas,
+            slots,
+            held,
+            inherited,
+            depth,
+            queued,
+            leaked,
+            shedding,
+            turns,
+            mark,
+            requests,
+            age,
+        )
         yield CounterMetricFamily(
             "forebay_log_lines_dropped",
             "Log lines dropped since the log's reader stalled.",

@@ -157,6 +157,7 @@ class Limiter:
         """How long slots are held."""
         self.foreign_waiting = 0
         """Requests that wait in the servers and are not ours."""
+        self._told_before = 0
         self.inherited = 0
         """Slots taken by what the servers ran when we started; see `inherit`."""
         self._held = 0
@@ -379,10 +380,13 @@ class Limiter:
 
     def see_servers(self, running: int, waiting: int) -> None:
         """What the servers say that they have, ours included. Their queue beyond ours counts as
-        depth: `running + waiting` less our leases is not ours; at most `waiting` of it waits."""
+        depth: `running + waiting` less our leases is not ours; at most `waiting` of it waits. What
+        they say is a moment old, while our leases are of now: only what they say twice counts."""
         foreign = max(running + waiting - self._held, 0)
         self.inherited = min(self.inherited, foreign)
-        self.foreign_waiting = min(waiting, foreign - self.inherited)
+        told = min(waiting, foreign - self.inherited)
+        self.foreign_waiting = min(told, self._told_before)
+        self._told_before = told
         self._fill(self.clock())
 
     def inherit(self, slots: int) -> None:

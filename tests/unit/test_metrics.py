@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from extproc.backends import Servers
 from extproc.metrics import Metrics
 
 
 def metrics() -> Metrics:
-    return Metrics(dict, lambda _: True, lambda: None)
+    return Metrics(dict, lambda _: True, lambda _: Servers(0, 0, None, None, None), lambda: None)
 
 
 def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
