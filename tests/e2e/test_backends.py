@@ -83,7 +83,7 @@ async def test_after_a_restart_old_answers_keep_their_slots_until_they_end(
     assert most == 4
     assert [answer.status for answer in await asyncio.gather(*old, *new)] == [200] * 7
     gateway.wait_until_idle()
-    assert gateway.status("small")["inherited"] == 0
+    gateway.until(lambda: gateway.status("small")["inherited"] == 0, "still taken")
 
 
 async def test_what_others_have_waiting_in_the_servers_sheds_here(
