@@ -231,6 +231,7 @@ class Gateway:
                     **_shown(self.servers(name)),
                     "slots": limiter.slots,
                     "in_flight": limiter.in_flight,
+                    "oldest_s": _rounded(limiter.oldest_s()),
                     "inherited": limiter.inherited,
                     "queue_depth": limiter.depth,
                     "queue_bytes": limiter.waiting_bytes,
@@ -239,7 +240,7 @@ class Gateway:
                     "hard_water": limiter.marks.hard,
                     "why": limiter.marks.why,
                     "shedding": limiter.shedding,
-                    "mean_service_s": limiter.mean_service_s and round(limiter.mean_service_s, 3),
+                    "mean_service_s": _rounded(limiter.mean_service_s),
                     "service_scv": round(limiter.service_s.scv, 3),
                 }
                 for name, limiter in self.policy.limiters.items()
@@ -260,16 +261,19 @@ class _Measured:
 
 def _shown(servers: Servers) -> dict[str, object]:
     """A pool's servers in /status; null where they have not said."""
-    age_s = servers.scrape_age_s
     return {
         "replicas": servers.replicas,
         "replicas_up": servers.up,
         "servers": {
             "running": servers.running,
             "waiting": servers.waiting,
-            "scrape_age_s": age_s and round(age_s, 3),
+            "scrape_age_s": _rounded(servers.scrape_age_s),
         },
     }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
 
 
 def _guards(config: Config) -> bool:

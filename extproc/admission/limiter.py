@@ -227,6 +227,11 @@ class Limiter:
             return False
         return not self._takes_a_place(ask)
 
+    def oldest_s(self) -> float | None:
+        """How long the lease that has held its slots longest has done so; None: there is none."""
+        oldest = next(iter(self._holding), None)
+        return None if oldest is None else self.clock() - oldest.since
+
     def audit(self) -> Audit:
         now = self.clock()
         leaked = [lease for lease in self._holding if now > lease.ask.ends_by + _LATE_S]

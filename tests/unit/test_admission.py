@@ -497,6 +497,19 @@ async def test_fewer_replicas_mean_fewer_slots_and_nothing_is_cut() -> None:
     assert waiting.state == "holding"
 
 
+async def test_the_age_of_the_oldest_lease_is_known() -> None:
+    now = 0.0
+    pool = Limiter(2, Marks(9, 0, 99, ""), clock=lambda: now)
+    assert pool.oldest_s() is None
+    first = pool.enter()
+    now = 3.0
+    pool.enter()
+    now = 5.0
+    assert pool.oldest_s() == 5.0
+    first.end()
+    assert pool.oldest_s() == 2.0
+
+
 async def test_the_audit_finds_a_lease_that_outlived_its_request() -> None:
     now = 0.0
     pool = Limiter(1, Marks(9, 0, 99, ""), clock=lambda: now)
