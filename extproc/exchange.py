@@ -167,8 +167,9 @@ class Exchange:
         assert lease is not None
 
         most_tokens = None
-        if lease.position and may_shorten:  # it had to queue
-            most_tokens = self._config.admission.shorter_tokens
+        shorter = self._config.admission.shorter_tokens
+        if may_shorten and lease.position and (request.max_tokens or shorter + 1) > shorter:
+            most_tokens = shorter  # it had to queue
             degraded = "smaller+shorter" if degraded else "shorter"
             self._fill = None
         # Without the usage the server counts no tokens for us; Envoy hides the extra chunk.

@@ -111,13 +111,13 @@ def with_changes(
     body: bytes, request: Request, *, most_tokens: int | None = None
 ) -> tuple[bytes, Span]:
     """The body as the server is to get it, and where its model then stands: a stream that does not
-    ask for its usage does, and no answer may be longer than `most_tokens` (per choice).
+    ask for its usage does, and no choice may have more than `most_tokens`, if given.
 
     `request` is what parse made of this very body. Each change is one splice: every other byte
     stays. Where there is none to make, the body comes back as it is.
     """
     splices = [request.usage_splice] if request.usage_splice else []
-    if most_tokens is not None and (request.max_tokens or most_tokens + 1) > most_tokens:
+    if most_tokens is not None:
         start, end, name = request.limit_place
         splices.append((start, end, b"%b%d" % (name, most_tokens)))
     if not splices:

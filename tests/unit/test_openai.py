@@ -587,3 +587,41 @@ def test_too_many_items_in_messages_are_refused(messages: list[object]) -> None:
     with pytest.raises(ApiError) as refused:
         chat(messages=messages)
     assert refused.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "changed"),
+    [
+        (CHAT, b'"max_tokens": 99', b'"max_tokens": 7'),
+        (
+            CHAT,
+            b'"max_completion_tokens":99,"max_tokens":5',
+            b'"max_completion_tokens":7,"max_tokens":5',
+        ),
+        (
+            CHAT,
+            b'"max_completion_tokens":null,"max_tokens":50',
+            b'"max_completion_tokens":null,"max_tokens":7',
+        ),
+        (CHAT, b'"max_tokens":null', b'"max_tokens":7'),
+        (COMPLETIONS, b'"max_tokens":99', b'"max_tokens":7'),
+    ],
+)
+def test_a_limit_is_put_where_the_one_that_counts_stands(
+    path: str, members: bytes, changed: bytes
+) -> None:
+    rest = b'"messages":[{"role":"user","content":"hi"}],"prompt":"hi"'
+    for text in (b'{"model":"m",%b,%%b}' % rest, b'{%%b,"model":"m",%b}' % rest):
+        body = text % members
+        new, span = openai.with_changes(body, openai.parse(path, body), most_tokens=7)
+        assert new == text % changed
+        assert new[slice(*span)] == b'"m"'
+        assert openai.parse(path, new).max_tokens == 7
+
+
+def test_a_limit_is_added_where_there_is_none_beside_the_usage_asked_for() -> None:
+    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+    new, span = openai.with_changes(body, openai.parse(CHAT, body), most_tokens=7)
+    again = openai.parse(CHAT, new)
+    assert (again.max_tokens, again.usage_asked) == (7, True)
+    assert new[slice(*span)] == b'"m"'
