@@ -148,10 +148,16 @@ class Gateway:
             limiter.set_slots(self._slots(self.policy.config, name))
 
     def _load_told(self, url: str) -> None:
-        for name, pool in self.policy.config.pools.items():
+        pools, limiters = self.policy.config.pools, self.policy.limiters
+        for name, pool in pools.items():
             if url in pool.endpoints:
                 servers = self.backends.servers(pool)
-                self.policy.limiters[name].see_servers(servers.running or 0, servers.waiting or 0)
+                beside = sum(
+                    limiters[other].in_flight
+                    for other in pools
+                    if other != name and not set(pools[other].endpoints).isdisjoint(pool.endpoints)
+                )
+                limiters[name].see_servers(servers.running or 0, servers.waiting or 0, beside)
 
     def _marks(self, config: Config, name: str, limiter: Limiter) -> Marks:
         admission = config.admission

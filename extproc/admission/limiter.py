@@ -383,11 +383,12 @@ class Limiter:
         """A request of this tenant took so many tokens more than it asked for, or fewer."""
         self._queue.correct(tenant, tokens, share)
 
-    def see_servers(self, running: int, waiting: int) -> None:
-        """What the servers say that they have, ours included. Their queue beyond ours counts as
-        depth: `running + waiting` less our leases is not ours; at most `waiting` of it waits. What
-        they say is a moment old, while our leases are of now: only what they say twice counts."""
-        foreign = max(running + waiting - self._held, 0)
+    def see_servers(self, running: int, waiting: int, beside: int = 0) -> None:
+        """What the servers say that they have, ours included; `beside`: slots that other limiters
+        have leased on the same servers. Their queue beyond ours counts as depth: `running +
+        waiting` less the leases is not ours; at most `waiting` of it waits. What they say is a
+        moment old, while the leases are of now: only what they say twice counts."""
+        foreign = max(running + waiting - self._held - beside, 0)
         self.inherited = min(self.inherited, foreign)
         told = min(waiting, foreign - self.inherited)
         self.foreign_waiting = min(told, self._told_before)

@@ -469,6 +469,15 @@ async def test_our_own_requests_waiting_in_a_server_do_not_count_twice() -> None
     assert pool.depth == 0
 
 
+async def test_what_another_pool_has_on_the_same_servers_is_ours_too() -> None:
+    pool = limiter(8, 3, 1)
+    for _ in range(2):
+        pool.enter()
+    for _ in range(2):
+        pool.see_servers(running=4, waiting=4, beside=5)
+    assert pool.depth == 1
+
+
 async def test_after_a_restart_the_slots_of_old_requests_are_taken_until_the_servers_are_done() -> (
     None
 ):
