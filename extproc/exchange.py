@@ -246,7 +246,7 @@ class Exchange:
         help, not even the body is read."""
         limiters = self._policy.limiters
         for pool in self._tenant.pools:
-            if not limiters[pool].depth:
+            if limiters[pool].has_room:
                 return
         ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=self._class_index)
         helps = self._policy.cache is not None

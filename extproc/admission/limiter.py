@@ -215,12 +215,19 @@ class Limiter:
         )
 
     @property
+    def has_room(self) -> bool:
+        """Whether a light request would not have to wait."""
+        return not self._queue and not self.foreign_waiting and self._fits(1)
+
+    @property
     def is_full(self) -> bool:
-        """At the hard mark, where not even the body is read."""
+        """At the hard mark, where not even the body is read of what would have to wait."""
         return self.depth >= self.marks.hard
 
     def sheds(self, ask: Ask) -> bool:
         """Whether this request would be shed now; `enter` may still find otherwise."""
+        if self.has_room:
+            return False
         if self.is_full:
             return True
         if not self.gates[ask.class_index].shedding:

@@ -403,6 +403,17 @@ async def test_with_no_queue_at_all_a_share_is_still_a_share() -> None:
         pool.enter(Ask(tenant="flood"))
 
 
+async def test_what_would_be_shed_is_known_before() -> None:
+    pool = limiter(1, 0, 0)
+    assert not pool.sheds(Ask(tenant="a"))
+    holder = pool.enter(Ask(tenant="a"))
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="a"))
+    assert pool.sheds(Ask(tenant="a"))
+    holder.end()
+    assert not pool.sheds(Ask(tenant="a"))
+
+
 async def test_one_tenant_alone_has_no_claim_beyond_the_marks() -> None:
     pool = limiter(4, 2, 1)
     for _ in range(6):
