@@ -192,14 +192,22 @@ def turn(late_s: float = 0.001, envoy: float = 0.2, machine: float = 0.5) -> dic
     return {"late_p99_s": late_s, "cores_used": {"envoy": envoy, "machine": machine}}
 
 
-def test_a_machine_that_was_too_slow_makes_the_times_doubtful(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("turns", "answers", "says"),
+    [
+        ([turn(), turn()], 800.0, None),
+        ([turn(), turn(late_s=0.051)], 800.0, "51 ms late"),
+        ([turn(envoy=0.81), turn()], 800.0, "envoy used 81% of a core"),
+        ([turn(machine=1.9)], 800.0, "95% of all cores"),
+        ([turn()], 799.0, "room for 799 answers, and wants 800"),
+    ],
+)
+def test_a_machine_too_slow_or_a_test_too_short_makes_a_run_doubtful(
+    turns: list[dict[str, Any]], answers: float, says: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert flow.doubt([turn(), turn()], SLO_S) is None
-    assert "51 ms late" in str(flow.doubt([turn(), turn(late_s=0.051)], SLO_S))
-    assert "envoy used 81% of a core" in str(flow.doubt([turn(envoy=0.81), turn()], SLO_S))
-    assert "95% of all cores" in str(flow.doubt([turn(machine=1.9)], SLO_S))
+    told = flow.doubt(turns, SLO_S, test_answers=answers)
+    assert told is None if says is None else told and says in told
 
 
 # --- the setup ------------------------------------------------------------------------------------
