@@ -18,6 +18,8 @@ _COLOURS = {
     "fixed-threshold": "tab:gray",
     "forebay": "tab:blue",
 }
+_DASHED = ("admission-control", "fixed-threshold")
+"""They may lie on the line of another."""
 _Turn = dict[str, Any]
 
 
@@ -136,7 +138,8 @@ def figure(result: Result) -> "Figure":
 def _lines(axes: "Axes", result: Result, measure: str) -> None:
     for name, told in result["contenders"].items():
         points = [(t["load"], t[measure]) for t in told["turns"] if t[measure] is not None]
-        axes.plot(*zip(*points, strict=True), "o-", ms=3, color=_COLOURS[name], label=name)
+        style = "o--" if name in _DASHED else "o-"
+        axes.plot(*zip(*points, strict=True), style, ms=3, color=_COLOURS[name], label=name)
 
 
 def _named(axes: "Axes", label: str) -> tuple[list[Any], list[Any]]:
