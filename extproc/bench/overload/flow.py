@@ -7,6 +7,7 @@ what is measured.
 
 import os
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from extproc.bench.lab import BenchError, Lab, say
@@ -38,7 +39,8 @@ def run(lab: Lab, *, setup: Setup, names: Sequence[str], loads: Sequence[float])
     loads = sorted({*loads, TEST_LOAD})
     # Where neither is to run, whoever does must do.
     swept = [name for name in _SWEPT if name in names] or list(names)
-    say(f"this takes about {_lasts_s(setup, len(swept), len(names), len(loads)) / 60:.0f} minutes")
+    lasts_s = _lasts_s(setup, len(swept), len(names), len(loads))
+    say(f"this takes about {ceil(lasts_s / 60)} min")
     turns = Turns(lab, setup, names)
     sweep, served = _sweep(turns, setup, swept)
     capacity = best(sweep)
