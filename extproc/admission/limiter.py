@@ -230,9 +230,9 @@ class Limiter:
             return False
         if self.is_full:
             return True
-        if not self.gates[ask.class_index].shedding:
-            return False
-        return not self._takes_a_place(ask)
+        gate = self.gates[ask.class_index]
+        shut = gate.shedding or self.depth >= gate.high_water
+        return shut and not self._takes_a_place(ask)
 
     def oldest_s(self) -> float | None:
         """How long the lease that has held its slots longest has done so; None: there is none."""

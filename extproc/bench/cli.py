@@ -16,3 +16,4 @@ def bench() -> None:
 app.command()(batching)
 app.command()(commands.overhead)
 app.command()(commands.tokens)
+app.command()(commands.overload)

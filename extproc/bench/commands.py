@@ -1,6 +1,7 @@
-"""The options of `forebay bench overhead` and `forebay bench tokens`. Measures nothing itself."""
+"""The options of `forebay bench overhead`, `tokens` and `overload`. Measures nothing itself."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,8 +9,11 @@ import typer
 from extproc.bench import views
 from extproc.bench.contenders import CONTENDERS
 from extproc.bench.lab import BenchError, Lab, lab
+from extproc.bench.overload.contenders import CONTENDERS as PROTECTIONS
 from extproc.bench.report import Json, Plot, Result, show
 from extproc.up import Interrupted, UpError
+
+_LOADS = (0.5, 1.0, 1.5, 2.0, 5.0)
 
 
 def overhead(
@@ -49,11 +53,7 @@ def overhead(
     """
     from extproc.bench import overhead as bench
 
-    unknown = [name for name in only or () if name not in CONTENDERS]
-    if unknown:
-        raise typer.BadParameter(
-            f"{unknown[0]}: there are {', '.join(CONTENDERS)}", param_hint="--only"
-        )
+    _check_names(only, CONTENDERS)
     names = only or [name for name, one in CONTENDERS.items() if foreign or not one.foreign]
     result = _in_lab(
         lambda made: bench.run(made, names=names, requests=requests, rounds=rounds, soak=soak)
@@ -83,6 +83,96 @@ def tokens(
 
     result = _in_lab(lambda made: bench.run(made, chunks=chunks, streams=streams, rounds=rounds))
     show(result, as_json=as_json, plot=plot, tables=views.token_tables, figure=views.token_figure)
+
+
+def overload(
+    load: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0.1,
+            metavar="X",
+            help="A load in multiples of capacity; may be repeated. Default: 0.5, 1, 1.5, 2, 5. "
+            "The test at 3 is always made.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="This contender; may be repeated. There are: "
+            + "; ".join(f"{name} ({one.what})" for name, one in PROTECTIONS.items())
+            + ".",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="Measured of each load; of each point of the sweep twice that.")
+    ] = 10.0,
+    test_seconds: Annotated[float, typer.Option(help="Measured of the test at 3.")] = 60.0,
+    slots: Annotated[int, typer.Option(min=1, help="Answers at once in the server.")] = 16,
+    decode_ms: Annotated[
+        float | None, typer.Option(min=1, help="Milliseconds for a token. Default: 20.")
+    ] = None,
+    mean_tokens: Annotated[
+        float, typer.Option(min=1, help="Mean length of an answer; lengths are geometric.")
+    ] = 50.0,
+    slo_ttft_s: Annotated[
+        float, typer.Option(min=0.01, help="Seconds to the first token that are good.")
+    ] = 1.0,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="Step times from `forebay sim calibrate`, instead of --decode-ms."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the arrivals and lengths.")] = 1,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """What protects a server under too much load: goodput, TTFT, what is refused and recovery, of
+    Envoy, its own filters and Forebay, before one simulated server, in one run.
+
+    Example: forebay bench overload --only envoy --only forebay --plot overload.svg
+    """
+    from extproc.bench.overload import flow, views
+    from extproc.bench.overload.setup import Setup
+    from serving.profile import ProfileFileError
+    from serving.profile import load as load_profile
+
+    _check_names(only, PROTECTIONS)
+    if min(seconds, test_seconds) < 2 * slo_ttft_s:
+        raise typer.BadParameter(
+            f"measure for two SLOs at least, {2 * slo_ttft_s:g} s", param_hint="--seconds"
+        )
+    if profile and decode_ms is not None:
+        raise typer.BadParameter("has all the times; leave out --decode-ms", param_hint="--profile")
+    try:
+        step_time = load_profile(profile) if profile else None
+    except ProfileFileError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    setup = Setup(
+        slots=slots,
+        decode_ms=20.0 if decode_ms is None else decode_ms,
+        mean_tokens=mean_tokens,
+        slo_s=slo_ttft_s,
+        seconds=seconds,
+        test_seconds=test_seconds,
+        seed=seed,
+        profile=profile,
+        step_time=step_time,
+    )
+    result = _in_lab(
+        lambda made: flow.run(
+            made, setup=setup, names=only or list(PROTECTIONS), loads=load or _LOADS
+        )
+    )
+    show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
+
+
+def _check_names(only: list[str] | None, there_are: Collection[str]) -> None:
+    for name in only or ():
+        if name not in there_are:
+            raise typer.BadParameter(
+                f"{name}: there are {', '.join(there_are)}", param_hint="--only"
+            )
 
 
 def _in_lab(bench: Callable[[Lab], Result]) -> Result:

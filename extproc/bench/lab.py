@@ -36,19 +36,14 @@ def say(line: str) -> None:
 
 
 class Lab:
-    """Owns a folder, the upstream, the load generator and every process of the contenders."""
+    """Owns a folder, the upstream, the load generators and every process of the contenders."""
 
     def __init__(self, interrupted: Callable[[], bool]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
         self._interrupted = interrupted
         self._children: list[Child] = []
         self._stacks: list[Stack] = []
-        self._loader = subprocess.Popen(
-            (sys.executable, "-m", "extproc.bench.load"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self._loaders: dict[str, subprocess.Popen[bytes]] = {}
 
     def check(self) -> None:
         if self._interrupted():
@@ -59,8 +54,9 @@ class Lab:
             stack.stop()
         for child in reversed(self._children):
             child.stop()
-        self._loader.kill()
-        self._loader.wait()
+        for loader in self._loaders.values():
+            loader.kill()
+            loader.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- starting ---------------------------------------------------------------------------------
@@ -87,11 +83,18 @@ class Lab:
         self.start(name, (*command, "--chunk-ms", str(chunk_ms)), f"{url}/health")
         return url
 
-    def envoy(self, name: str, upstream: str, ext_proc: dict[str, Any] | None = None) -> Any:
+    def envoy(
+        self,
+        name: str,
+        upstream: str,
+        ext_proc: dict[str, Any] | None = None,
+        edit: Callable[[Any], None] = lambda document: None,
+    ) -> tuple[str, int]:
         """A plain Envoy before `upstream`, `ext_proc` its processing mode if it has a processor
-        (on the socket `socket(name)`); (URL, pid)."""
+        (on the socket `socket(name)`), its config changed by `edit`; (URL, pid)."""
         port, admin_port = free_port(), free_port()
         document = envoy_config(port, admin_port, upstream, self.socket(name), ext_proc)
+        edit(document)
         file = self.folder / f"{name}-envoy.yaml"
         file.write_text(yaml.safe_dump(document, sort_keys=False))
         command = (find_envoy(), "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1")
@@ -142,16 +145,32 @@ class Lab:
 
     def load(self, job: Job) -> Outcome:
         """Run one job to its end. What is wrong in it is in the outcome."""
-        assert self._loader.stdin
-        assert self._loader.stdout
-        self._loader.stdin.write(orjson.dumps(job) + b"\n")
-        self._loader.stdin.flush()
-        while not select.select((self._loader.stdout,), (), (), 0.2)[0]:
+        return Outcome(**self.ask("extproc.bench.load", job))
+
+    def ask(self, loader: str, job: object) -> Any:
+        """Let a load generator, a module that takes jobs on its standard input, do one."""
+        process = self.loader(loader)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(orjson.dumps(job) + b"\n")
+        process.stdin.flush()
+        while not select.select((process.stdout,), (), (), 0.2)[0]:
             self.check()
-        line = self._loader.stdout.readline()
+        line = process.stdout.readline()
         if not line:
             raise BenchError("the load generator ended; its last words are above")
-        return Outcome(**orjson.loads(line))
+        return orjson.loads(line)
+
+    def loader(self, module: str) -> subprocess.Popen[bytes]:
+        """The process of a load generator, started when it is first wanted."""
+        if module not in self._loaders:
+            self._loaders[module] = subprocess.Popen(
+                (sys.executable, "-m", module),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+        return self._loaders[module]
 
 
 @contextmanager

@@ -31,3 +31,12 @@ def resident_mib(pid: int) -> float:
 def _children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def machine_cpu_s() -> float:
+    """CPU seconds of all processes and all cores since the machine began, with what a hypervisor
+    took for others (steal)."""
+    fields = Path("/proc/stat").read_text().partition("\n")[0].split()
+    # After the name: user nice system idle iowait irq softirq steal; guests are in user.
+    spent = [int(ticks) for at, ticks in enumerate(fields[1:9]) if at not in (3, 4)]
+    return sum(spent) / _TICKS_PER_S

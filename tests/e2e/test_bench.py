@@ -12,7 +12,7 @@ CHUNKS = 40
 
 def bench(*arguments: str) -> Any:
     done = subprocess.run(
-        (sys.executable, "-m", "extproc", "bench", *arguments, "--json", "--rounds", "1"),
+        (sys.executable, "-m", "extproc", "bench", *arguments, "--json"),
         capture_output=True,
         text=True,
         timeout=100,
@@ -23,7 +23,7 @@ def bench(*arguments: str) -> Any:
 
 
 def test_overhead_measures_every_contender() -> None:
-    told = bench("overhead", "--requests", str(REQUESTS))
+    told = bench("overhead", "--requests", str(REQUESTS), "--rounds", "1")
     contenders = told["contenders"]
     assert list(contenders) == [
         "envoy",
@@ -51,7 +51,7 @@ def test_overhead_measures_every_contender() -> None:
 
 
 def test_tokens_measures_every_contender() -> None:
-    told = bench("tokens", "--chunks", str(CHUNKS), "--streams", "8")
+    told = bench("tokens", "--chunks", str(CHUNKS), "--streams", "8", "--rounds", "1")
     measured = told["contenders"]
     assert set(measured) == {"envoy", "counted", "hidden", "guard", "echo"}
     for numbers in measured.values():
@@ -60,3 +60,35 @@ def test_tokens_measures_every_contender() -> None:
         assert 0.8 <= numbers["reads_per_chunk"] < 1.5
     # What this benchmark is about: tokens visit Python only where the config says so.
     assert measured["echo"]["processor_cpu_us"] > 5 * abs(measured["hidden"]["processor_cpu_us"])
+
+
+def test_overload_measures_every_kind_of_contender() -> None:
+    contenders = ("envoy", "adaptive-concurrency", "forebay")
+    told = bench(
+        "overload",
+        *(word for name in contenders for word in ("--only", name)),
+        *("--load", "0.5", "--seconds", "0.3", "--test-seconds", "1", "--slo-ttft-s", "0.15"),
+        *("--slots", "4", "--decode-ms", "10", "--mean-tokens", "5"),
+    )
+    assert list(told["contenders"]) == list(contenders)
+    assert len(told["sweep"]) == 8
+    capacity = told["capacity"]
+    assert capacity["per_s"] == max(point["goodput_per_s"] for point in told["sweep"])
+    assert 20 < capacity["per_s"] < 120  # 4 slots of 0.05 s are 80/s, and these are short runs
+    assert 0.03 < told["service"]["mean_s"] < 0.15
+    for name in contenders:
+        half, test = told["contenders"][name]["turns"]
+        assert (half["load"], test["load"]) == (0.5, 3.0)
+        for turn in (half, test):
+            assert turn["failures"] == []
+            assert set(turn["cores_used"]) >= {"envoy", "simulator", "load_generator", "machine"}
+        assert test["requests"] > 2 * half["requests"]
+        assert 2 < test["offered_per_s"] / capacity["per_s"] < 4
+    envoy, forebay = (told["contenders"][name]["turns"][1] for name in ("envoy", "forebay"))
+    assert envoy["shed_share"] == 0
+    assert forebay["shed_share"] > 0.3
+    # What this benchmark is about: who takes all serves hardly anybody in time.
+    assert envoy["goodput_per_s"] < 0.6 * forebay["goodput_per_s"]
+    assert envoy["ttft_p99_s"] > 2 * forebay["ttft_p99_s"]
+    assert len(told["bars"]) == 3
+    assert {type(bar["holds"]) for bar in told["bars"]} == {bool}

@@ -407,8 +407,10 @@ async def test_what_would_be_shed_is_known_before() -> None:
     pool = limiter(1, 0, 0)
     assert not pool.sheds(Ask(tenant="a"))
     holder = pool.enter(Ask(tenant="a"))
+    assert pool.sheds(Ask(tenant="a"))
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="a"))
+    pool.set_marks(Marks(0, 0, 9, ""))
     assert pool.sheds(Ask(tenant="a"))
     holder.end()
     assert not pool.sheds(Ask(tenant="a"))
