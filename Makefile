@@ -27,7 +27,7 @@ up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pool
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest tests/unit -n 2 -q
-	$(BIN)/python -m pytest tests/e2e tests/vllm
+	$(BIN)/python -m pytest tests/e2e tests/vllm -n 2 --dist loadfile -q
 
 soak: $(VENV)/.dev ## 10,000 fuzzed bodies through real Envoy (a minute or two)
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
