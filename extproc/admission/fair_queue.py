@@ -2,8 +2,8 @@
 
 Within a class tenants share by weight, counted in tokens, not in requests: start-time fair queueing
 (Goyal, Vin, Cheng 1996) with tokens as the work, which is the virtual token counter of Sheng et al.
-(Fairness in Serving Large Language Models, 2024) with its lift built in. Never decides whether a
-request may wait at all.
+(Fairness in Serving Large Language Models, 2024) with its lift built in, but for a short credit.
+Never decides whether a request may wait at all.
 """
 
 from collections import OrderedDict
@@ -45,13 +45,16 @@ class FairQueue(Generic[W]):
 
     The state is the requests, by class and tenant in order of arrival, and for each tenant the
     virtual time at which what it was granted is paid for (`_paid_until`, in tokens per weight).
-    The clock of that virtual time is the start of the last request granted (`_virtual`): a tenant
-    that was idle starts there, so idleness earns no credit.
+    The clock of that virtual time is the latest start of a request granted (`_virtual`). A tenant
+    that was idle starts there, less the `credit`: what it left to others earlier than that is lost.
     """
 
     def __init__(self, classes: int, starving_s: float) -> None:
         self.starving_s = starving_s
         self._by_class: list[dict[str, OrderedDict[W, None]]] = [{} for _ in range(classes)]
+        self.credit = 0.0
+        """In tokens per weight. It lets a tenant whose requests come in bursts have its share: with
+        none, the second request of two takes turns with those of a tenant that floods."""
         self._length = 0
         self._virtual = 0.0
         self._paid_until: OrderedDict[str, float] = OrderedDict()
@@ -103,7 +106,7 @@ class FairQueue(Generic[W]):
     def charge(self, tenant: str, tokens: float, share: float) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
         start = self._start(tenant)
-        self._virtual = start
+        self._virtual = max(self._virtual, start)
         self._paid_until[tenant] = start + tokens / share
         self._paid_until.move_to_end(tenant)
         if len(self._paid_until) > _MOST_TENANTS:
@@ -115,7 +118,7 @@ class FairQueue(Generic[W]):
             self._paid_until[tenant] += tokens / share
 
     def _start(self, tenant: str) -> float:
-        return max(self._virtual, self._paid_until.get(tenant, 0.0))
+        return max(self._virtual - self.credit, self._paid_until.get(tenant, 0.0))
 
 
 def _first(waiting: "OrderedDict[W, None]") -> W:

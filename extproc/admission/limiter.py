@@ -134,9 +134,9 @@ class Limiter:
     turn it is is not overtaken.
 
     Two rules keep the gate fair as well. A higher class takes the place of a lower one. And a
-    tenant that has less than its share of the slots, held or waited for, may still queue while
-    others have more than theirs: it takes the place of the newest request of the tenant that has
-    most.
+    tenant that has less than its share of the slots and of the low mark together may still queue
+    while others have more than theirs: it takes the place of the newest request of the tenant that
+    has most. (So many may wait at any time, also while the gate is shut.)
     """
 
     def __init__(
@@ -159,6 +159,8 @@ class Limiter:
         """Requests that wait in the servers and are not ours."""
         self.inherited = 0
         """Slots taken by what the servers ran when we started; see `inherit`."""
+        self._tokens = Running()
+        """What a request takes for each of its slots, as estimated."""
         self._held = 0
         self._waiting_bytes = 0
         self._retry_after = RetryAfter()
@@ -277,7 +279,8 @@ class Limiter:
 
     def _has_a_claim(self, ask: Ask) -> bool:
         """Of the tenants of its class, in the first class alone. A first request is within any
-        share, if another tenant has more than that."""
+        share, if another tenant has more than that. The queue's share counts in tokens: behind
+        long requests of its own a tenant waits longer than the marks mean."""
         if ask.class_index != 0:
             return False
         wanted = self._would_use(ask)
@@ -286,7 +289,10 @@ class Limiter:
             if index == 0 and tenant != ask.tenant:
                 shares += used.share
                 other_has_more |= used.slots / used.share > wanted / ask.share
-        return other_has_more and wanted <= max(self.slots * ask.share / shares, ask.weight)
+        if not other_has_more:
+            return False
+        places = self.marks.low * self._tokens.mean * ask.weight / max(ask.tokens, 1)
+        return wanted <= max((self.slots + places) * ask.share / shares, ask.weight)
 
     def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
         """Of the tenants that have somebody waiting, and more than this one would have."""
@@ -339,6 +345,10 @@ class Limiter:
         slots = min(ask.weight, self.slots)
         self._held += slots
         self._holding[lease] = None
+        self._tokens.add(ask.tokens / ask.weight)
+        # As much as it would hold now, had it used its share of the slots.
+        all_shares = sum(used.share for used in self._used.values())
+        self._queue.credit = self.slots * self._tokens.mean / all_shares
         self._queue.charge(ask.tenant, ask.tokens, ask.share)
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
