@@ -14,7 +14,7 @@ from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
 from extproc.admission.marks import Marks
 from extproc.admission.retry_after import RetryAfter
-from extproc.admission.service_times import Running
+from extproc.admission.service_times import Running, ServiceTimes
 
 CLASSES = ("interactive", "batch")
 """In the order in which they are served. Each sheds at half of the marks of the one before."""
@@ -153,8 +153,9 @@ class Limiter:
         self.clock = clock
         self.most_bytes = most_bytes
         self.gates = tuple(Gate(0, 0) for _ in CLASSES)
-        self.service_s = Running()
+        self.service_s = ServiceTimes()
         """How long slots are held."""
+        self.service_s.set_slots(slots)
         self.foreign_waiting = 0
         """Requests that wait in the servers and are not ours."""
         self.inherited = 0
@@ -318,7 +319,8 @@ class Limiter:
         if not used.slots:
             del self._used[ask.class_index, ask.tenant]
         if state == "holding":
-            self.service_s.add(now - lease.since)
+            self.service_s.were_held(self._held, now)
+            self.service_s.ended(now - lease.since)
             del self._holding[lease]
             self._held -= lease.held
         else:
@@ -343,6 +345,7 @@ class Limiter:
     def _take(self, lease: Lease, now: float) -> None:
         ask = lease.ask
         slots = min(ask.weight, self.slots)
+        self.service_s.were_held(self._held, now)
         self._held += slots
         self._holding[lease] = None
         self._tokens.add(ask.tokens / ask.weight)
@@ -363,6 +366,7 @@ class Limiter:
     def set_slots(self, slots: int) -> None:
         """From now on. Leases above a smaller number run to their end."""
         self.slots = slots
+        self.service_s.set_slots(slots)
         self._fill(self.clock())
 
     def set_marks(self, marks: Marks, dwell_s: float = 0.0) -> None:
