@@ -168,6 +168,7 @@ class Limiter:
         self._holding: dict[Lease, None] = {}
         self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
         self._used: dict[tuple[int, str], _Used] = {}  # by class and tenant
+        self._shares = 0.0  # of all in `_used`
         self.set_marks(marks)
 
     # --- what is so now ---------------------------------------------------------------------------
@@ -318,6 +319,7 @@ class Limiter:
         used.slots -= ask.weight
         if not used.slots:
             del self._used[ask.class_index, ask.tenant]
+            self._shares -= used.share
         if state == "holding":
             self.service_s.were_held(self._held, now)
             self.service_s.ended(now - lease.since)
@@ -350,8 +352,7 @@ class Limiter:
         self._holding[lease] = None
         self._tokens.add(ask.tokens / ask.weight)
         # As much as it would hold now, had it used its share of the slots.
-        all_shares = sum(used.share for used in self._used.values())
-        self._queue.credit = self.slots * self._tokens.mean / all_shares
+        self._queue.credit = self.slots * self._tokens.mean / self._shares
         self._queue.charge(ask.tenant, ask.tokens, ask.share)
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
@@ -359,6 +360,7 @@ class Limiter:
         used = self._used.get((ask.class_index, ask.tenant))
         if used is None:
             used = self._used[ask.class_index, ask.tenant] = _Used(ask.share)
+            self._shares += used.share
         used.slots += ask.weight
 
     # --- what others tell it ----------------------------------------------------------------------
