@@ -2,8 +2,8 @@
 
 Within a class tenants share by weight, counted in tokens, not in requests: start-time fair queueing
 (Goyal, Vin, Cheng 1996) with tokens as the work, which is the virtual token counter of Sheng et al.
-(Fairness in Serving Large Language Models, 2024) with its lift built in. Never decides whether a
-request may wait at all.
+(Fairness in Serving Large Language Models, 2024) with its lift built in, but for a short credit.
+Never decides whether a request may wait at all.
 """
 
 from collections import OrderedDict
@@ -44,13 +44,16 @@ class FairQueue(Generic[W]):
 
     The state is the requests, by class and tenant in order of arrival, and for each tenant the
     virtual time at which what it was granted is paid for (`_paid_until`, in tokens per weight).
-    The clock of that virtual time is the start of the last request granted (`_virtual`): a tenant
-    that was idle starts there, so idleness earns no credit.
+    The clock of that virtual time is the latest start of a request granted (`_virtual`). A tenant
+    that was idle starts there, less the `credit`: what it left to others earlier than that is lost.
     """
 
     def __init__(self, classes: int, starving_s: float) -> None:
         self.starving_s = starving_s
         self._by_class: list[dict[str, OrderedDict[W, None]]] = [{} for _ in range(classes)]
+        self.credit = 0.0
+        """In tokens per weight. It lets a tenant whose requests come in bursts have its share: with
+        none, the second request of two takes turns with those of a tenant that floods."""
         self._length = 0
         self._virtual = 0.0
         self._paid_until: dict[str, float] = {}
@@ -102,7 +105,8 @@ class FairQueue(Generic[W]):
 
     def charge(self, tenant: str, tokens: float, share: float) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
-        self._virtual = start = self._start(tenant)
+        start = self._start(tenant)
+        self._virtual = max(self._virtual, start)
         self._paid_until[tenant] = start + tokens / share
         if len(self._paid_until) > self._remembered:
             self._forget_idle()
@@ -113,12 +117,13 @@ class FairQueue(Generic[W]):
             self._paid_until[tenant] += tokens / share
 
     def _start(self, tenant: str) -> float:
-        paid_until = self._paid_until.get(tenant, 0.0)
-        return paid_until if paid_until > self._virtual else self._virtual
+        paid_until, idle = self._paid_until.get(tenant, 0.0), self._virtual - self.credit
+        return paid_until if paid_until > idle else idle
 
     def _forget_idle(self) -> None:
-        """A tenant that has paid for all starts at the virtual time, remembered or not."""
-        owing = {tenant: at for tenant, at in self._paid_until.items() if at > self._virtual}
+        """A tenant that has paid for all by then starts there, remembered or not."""
+        idle = self._virtual - self.credit
+        owing = {tenant: at for tenant, at in self._paid_until.items() if at > idle}
         self._paid_until = owing
         self._remembered = max(_TENANTS, 2 * len(owing))
 

@@ -14,7 +14,7 @@ from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
 from extproc.admission.marks import Marks
 from extproc.admission.retry_after import RetryAfter
-from extproc.admission.service_times import Running
+from extproc.admission.service_times import Running, ServiceTimes
 
 CLASSES = ("interactive", "batch")
 """In the order in which they are served. Each sheds at half of the marks of the one before."""
@@ -134,9 +134,9 @@ class Limiter:
     turn it is is not overtaken.
 
     Two rules keep the gate fair as well. A higher class takes the place of a lower one. And a
-    tenant that has less than its share of the slots, held or waited for, may still queue while
-    others have more than theirs: it takes the place of the newest request of the tenant that has
-    most.
+    tenant that has less than its share of the slots and of the low mark together may still queue
+    while others have more than theirs: it takes the place of the newest request of the tenant that
+    has most. (So many may wait at any time, also while the gate is shut.)
     """
 
     def __init__(
@@ -153,19 +153,23 @@ class Limiter:
         self.clock = clock
         self.most_bytes = most_bytes
         self.gates = tuple(Gate(0, 0) for _ in CLASSES)
-        self.service_s = Running()
+        self.service_s = ServiceTimes()
         """How long slots are held."""
+        self.service_s.set_slots(slots)
         self.foreign_waiting = 0
         """Requests that wait in the servers and are not ours."""
         self._told_before = 0
         self.inherited = 0
         """Slots taken by what the servers ran when we started; see `inherit`."""
+        self._tokens = Running()
+        """What a request takes for each of its slots, as estimated."""
         self._held = 0
         self._waiting_bytes = 0
         self._retry_after = RetryAfter()
         self._holding: dict[Lease, None] = {}
         self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
         self._used: tuple[dict[str, _Used], ...] = tuple({} for _ in CLASSES)  # by tenant
+        self._shares = 0.0  # of all in `_used`
         self.set_marks(marks)
 
     # --- what is so now ---------------------------------------------------------------------------
@@ -292,7 +296,8 @@ class Limiter:
 
     def _has_a_claim(self, ask: Ask) -> bool:
         """Of the tenants of its class, in the first class alone. A first request is within any
-        share, if another tenant has more than that."""
+        share, if another tenant has more than that. The queue's share counts in tokens: behind
+        long requests of its own a tenant waits longer than the marks mean."""
         if ask.class_index != 0:
             return False
         wanted = self._would_use(ask)
@@ -301,7 +306,10 @@ class Limiter:
             if tenant != ask.tenant:
                 shares += used.share
                 other_has_more |= used.slots / used.share > wanted / ask.share
-        return other_has_more and wanted <= max(self.slots * ask.share / shares, ask.weight)
+        if not other_has_more:
+            return False
+        places = self.marks.low * self._tokens.mean * ask.weight / max(ask.tokens, 1)
+        return wanted <= max((self.slots + places) * ask.share / shares, ask.weight)
 
     def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
         """Of the tenants that have somebody waiting, and more than this one would have."""
@@ -326,8 +334,11 @@ class Limiter:
         used.slots -= ask.weight
         if not used.slots:
             del self._used[ask.class_index][ask.tenant]
+            # Exactly 0 when there is none: a sum of floats strays.
+            self._shares = self._shares - used.share if any(self._used) else 0.0
         if state == "holding":
-            self.service_s.add(now - lease.since)
+            self.service_s.were_held(self._held, now)
+            self.service_s.ended(now - lease.since)
             del self._holding[lease]
             self._held -= lease.held
         else:
@@ -353,8 +364,12 @@ class Limiter:
     def _take(self, lease: Lease, now: float) -> None:
         ask = lease.ask
         slots = min(ask.weight, self.slots)
+        self.service_s.were_held(self._held, now)
         self._held += slots
         self._holding[lease] = None
+        self._tokens.add(ask.tokens / ask.weight)
+        # As much as it would hold now, had it used its share of the slots.
+        self._queue.credit = self.slots * self._tokens.mean / self._shares
         self._queue.charge(ask.tenant, ask.tokens, ask.share)
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
@@ -363,6 +378,7 @@ class Limiter:
         used = of_class.get(ask.tenant)
         if used is None:
             used = of_class[ask.tenant] = _Used(ask.share)
+            self._shares += used.share
         used.slots += ask.weight
 
     # --- what others tell it ----------------------------------------------------------------------
@@ -370,6 +386,7 @@ class Limiter:
     def set_slots(self, slots: int) -> None:
         """From now on. Leases above a smaller number run to their end."""
         self.slots = slots
+        self.service_s.set_slots(slots)
         self._fill(self.clock())
 
     def set_marks(self, marks: Marks, dwell_s: float = 0.0) -> None:

@@ -9,14 +9,15 @@ leaves of the SLO.
 from typing import Literal, NamedTuple
 
 from extproc.admission.queueing import high_water, joined_percentile_s, low_water
-from extproc.admission.service_times import ENOUGH, Running
+from extproc.admission.service_times import ENOUGH, Running, ServiceTimes
 
 Wanted = int | Literal["auto"]
 
 MOST_WAITING = 1_000
 """No `auto` mark is above this."""
-# Of a pool of which nothing is known yet: one request for so many slots may wait.
-_SLOTS_PER_WAITING = 4
+# Of a pool of which nothing is known yet: one request for so many slots may wait. Few: a queue that
+# is too short costs some percent of the goodput, one that is too long costs nearly all of it.
+_SLOTS_PER_WAITING = 16
 # Standard deviations above the mean that a server's time to a first token is taken to need.
 _DEVIATIONS = 2.0
 
@@ -43,7 +44,7 @@ def marks(
     *,
     slo: Slo,
     slots: int,
-    service_s: Running,
+    service_s: ServiceTimes,
     first_token_s: Running,
 ) -> Marks:
     """`service_s`: how long slots are held; `first_token_s`: from a slot to the first token. What
@@ -61,7 +62,9 @@ def marks(
     return Marks(high, low, max(hard, high), why)
 
 
-def _auto_high(slo: Slo, slots: int, service_s: Running, first_token_s: Running) -> tuple[int, str]:
+def _auto_high(
+    slo: Slo, slots: int, service_s: ServiceTimes, first_token_s: Running
+) -> tuple[int, str]:
     if service_s.count < ENOUGH:
         high = max(slots // _SLOTS_PER_WAITING, 1)
         return high, (

@@ -10,15 +10,19 @@ import math
 _SHORTEST_S = 1
 LONGEST_S = 60
 _JITTER = 0.1
+# Multiples of the golden ratio, without their whole parts, fill [0, 1) evenly from the first on.
+_GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class RetryAfter:
-    """One pool's. `_next_at`: the earliest moment that has not been given to anybody."""
+    """One pool's. `_next_at`: the earliest moment that has not been given to anybody. `_again`:
+    where in the whole time, from 0 to 1, the last one was sent when all moments had been given."""
 
-    __slots__ = ("_next_at",)
+    __slots__ = ("_again", "_next_at")
 
     def __init__(self) -> None:
         self._next_at = -math.inf
+        self._again = 0.0
 
     def tell(self, *, now: float, drain_s: float, turn_s: float, uniform: float) -> int:
         """Whole seconds, from 1 to 60 and never below the drain time (up to 60).
@@ -32,7 +36,8 @@ class RetryAfter:
         if wait_s * (1 + _JITTER) <= LONGEST_S:
             self._next_at = at + turn_s
             wait_s *= 1 + _JITTER * uniform
-        else:  # all moments are given: any of them again
+        else:  # all moments are given: each of them again, by leaps
+            self._again = (self._again + _GOLDEN) % 1
             first_s = min(drain_s, LONGEST_S)
-            wait_s = first_s + (LONGEST_S - first_s) * uniform
+            wait_s = first_s + (LONGEST_S - first_s) * self._again
         return min(max(math.ceil(wait_s), _SHORTEST_S), LONGEST_S)

@@ -2,30 +2,35 @@
 
 import math
 
-# The weight of one new value in the long run: about the last hundred values count. Small enough
-# for a variance to mean something, large enough to follow a change within a few turns of the slots.
-_WEIGHT = 0.02
+# How many values count in the long run, at least: enough for a variance to mean something, few
+# enough to follow a change soon.
+_MEMORY = 50
+# Of a large pool as many as its slots give in so many turns: answers that began together end
+# together, and a shorter memory would know only the latest of them.
+_TURNS = 2
 ENOUGH = 20
 """Below so many values the variance says nothing."""
 
 
 class Running:
-    """Mean and variance of the last values, exponentially weighted; of the first ones, evenly.
+    """Mean and variance of the last `memory` values, exponentially weighted; of the first ones,
+    evenly.
 
     West's update (1979): with weight w the mean moves by w * d, d = value - mean, and the variance
     becomes (1 - w) (variance + w d^2).
     """
 
-    __slots__ = ("_variance", "count", "mean")
+    __slots__ = ("_variance", "count", "mean", "memory")
 
     def __init__(self) -> None:
+        self.memory = _MEMORY
         self.count = 0
         self.mean = 0.0
         self._variance = 0.0
 
     def add(self, value: float) -> None:
         self.count += 1
-        weight = max(_WEIGHT, 1 / self.count)
+        weight = 1 / min(self.count, self.memory)
         distance = value - self.mean
         self.mean += weight * distance
         self._variance = (1 - weight) * (self._variance + weight * distance * distance)
@@ -41,3 +46,48 @@ class Running:
         if self.count < ENOUGH or self.mean <= 0:
             return 1.0
         return self._variance / self.mean**2
+
+
+class ServiceTimes:
+    """How long requests hold the slots of one pool.
+
+    The mean is slot-seconds held per request that ended (Little's law), not that of the ended
+    requests' own times: in a pool that has just filled, or whose answers just became longer, those
+    that have ended are the short ones, and their mean would be far too small for as long as the
+    longest take. The spread is that of the requests' own times.
+    """
+
+    __slots__ = ("_at", "_own_s", "_per_end_s", "_since_end_s")
+
+    def __init__(self) -> None:
+        self._own_s = Running()
+        self._per_end_s = Running()
+        self._since_end_s = 0.0  # slot-seconds
+        self._at = 0.0
+
+    def set_slots(self, slots: int) -> None:
+        self._own_s.memory = self._per_end_s.memory = max(_MEMORY, _TURNS * slots)
+
+    def were_held(self, slots: int, now: float) -> None:
+        """So many, since the last call; `now` in seconds of any steady clock."""
+        self._since_end_s += slots * (now - self._at)
+        self._at = now
+
+    def ended(self, lasted_s: float) -> None:
+        """A request gives back its slots after so many seconds."""
+        self._own_s.add(lasted_s)
+        self._per_end_s.add(self._since_end_s)
+        self._since_end_s = 0.0
+
+    @property
+    def count(self) -> int:
+        return self._own_s.count
+
+    @property
+    def mean(self) -> float:
+        """Slot-seconds per request."""
+        return self._per_end_s.mean
+
+    @property
+    def scv(self) -> float:
+        return self._own_s.scv

@@ -366,7 +366,21 @@ async def test_what_was_estimated_too_low_is_paid_later() -> None:
     assert order == ["b"] * 10
 
 
-async def test_idleness_earns_no_credit() -> None:
+async def test_a_burst_within_a_tenants_share_of_the_slots_does_not_take_turns_with_a_flood() -> (
+    None
+):
+    pool = limiter(8, 1000, 0)
+    flood = [pool.enter(Ask(tenant="flood", tokens=100)) for _ in range(50)]
+    mine = [pool.enter(Ask(tenant="mine", tokens=100)) for _ in range(9)]
+    for lease in flood[:4]:
+        lease.end()
+    assert [lease.state for lease in mine].count("holding") == 4
+    for lease in flood[4:8]:
+        lease.end()
+    assert [lease.state for lease in mine].count("holding") < 8
+
+
+async def test_idleness_earns_no_credit_beyond_that() -> None:
     pool = limiter(1, 1000, 0)
     for _ in range(50):
         pool.enter(Ask(tenant="busy", tokens=100)).end()
@@ -385,13 +399,23 @@ async def test_a_flood_does_not_shut_the_gate_for_others() -> None:
     flood = [pool.enter(Ask(tenant="flood")) for _ in range(8)]
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="flood"))
-    mine = [pool.enter(Ask(tenant="mine")) for _ in range(2)]  # its share of the slots is 2
-    assert [lease.state for lease in mine] == ["queued", "queued"]
-    assert [lease.state for lease in flood[-2:]] == ["ended", "ended"]
+    mine = [pool.enter(Ask(tenant="mine")) for _ in range(3)]  # half of 4 slots and 2 places
+    assert [lease.state for lease in mine] == ["queued"] * 3
+    assert [lease.state for lease in flood[-3:]] == ["ended"] * 3
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="mine"))
     flood[0].end()
     assert mine[0].state == "holding"
+
+
+async def test_a_tenants_part_of_the_queue_is_counted_in_tokens() -> None:
+    pool = limiter(4, 4, 2)
+    for _ in range(8):
+        pool.enter(Ask(tenant="flood", tokens=10))
+    for _ in range(2):
+        pool.enter(Ask(tenant="mine", tokens=100))
+    with pytest.raises(Shed):  # of two places of 10 tokens
+        pool.enter(Ask(tenant="mine", tokens=100))
 
 
 async def test_with_no_queue_at_all_a_share_is_still_a_share() -> None:

@@ -90,7 +90,9 @@ async def status(*, measured_s: float | None) -> bytes:
     pools = {name: PoolConfig(model=name, slots=16) for name in ("small", "large")}
     gateway = Gateway(Config(pools=pools, admission=AdmissionConfig(high_water=64, low_water=32)))
     if measured_s is not None:
-        gateway.policy.limiters["small"].service_s.add(measured_s)
+        service_s = gateway.policy.limiters["small"].service_s
+        service_s.were_held(1, now=measured_s)
+        service_s.ended(measured_s)
     return json.dumps({"ready": True, **gateway.status()}).encode()
 
 

@@ -6,7 +6,6 @@ Mean service is 1 throughout, so that times are in mean services and rates in lo
 import random
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
 
 import pytest
@@ -19,18 +18,7 @@ from extproc.admission.queueing import (
     mean_wait_s,
     wait_percentile_s,
 )
-
-Draw = Callable[[], float]
-
-
-def service(scv: float, chance: random.Random) -> Draw:
-    """Exponential; two-stage Erlang for 0.5; else hyperexponential with balanced means."""
-    if scv == 1:
-        return lambda: chance.expovariate(1)
-    if scv < 1:
-        return lambda: chance.gammavariate(1 / scv, scv)
-    often = (1 + ((scv - 1) / (scv + 1)) ** 0.5) / 2
-    return lambda: chance.expovariate(2 * (often if chance.random() < often else 1 - often))
+from tests.unit.simulated_pool import Draw, service
 
 
 def waits(slots: int, load: float, scv: float, requests: int) -> list[float]:
@@ -46,11 +34,11 @@ def waits(slots: int, load: float, scv: float, requests: int) -> list[float]:
 
 
 def share_in_time(
-    slots: int, load: float, scv: float, limit: float, marks: tuple[int, int], requests: int
+    slots: int, load: float, draw: Draw, limit: float, marks: tuple[int, int], requests: int
 ) -> float:
     """Of all arrivals, those that a gate admits and that wait no longer than `limit`."""
     chance = random.Random(5)
-    draw, now, in_time = service(scv, chance), 0.0, 0
+    now, in_time = 0.0, 0
     ends: list[float] = []
     queue: deque[float] = deque()
     (high, low), shedding = marks, False
@@ -134,7 +122,9 @@ ROWS = [(16, 6.3), (16, 1.5), (64, 6.3)]
 def test_the_gate_lets_as_many_be_in_time_as_the_chain_says(
     slots: int, service_s: float, load: float, marks: tuple[int, int]
 ) -> None:
-    simulated = share_in_time(slots, load, 1, 1 / service_s, marks, 150_000)
+    simulated = share_in_time(
+        slots, load, service(1, random.Random(6)), 1 / service_s, marks, 150_000
+    )
     chain = gated(slots, load * slots / service_s, service_s, 1.0, marks)
     assert chain.in_time == pytest.approx(simulated, abs=0.01)
 
