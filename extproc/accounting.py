@@ -14,6 +14,8 @@ class Charge(NamedTuple):
 
     pool: str
     tokens: int
+    answers: int
+    """Choices times prompts."""
     payer: str
     """The tenant itself, not its label."""
 
@@ -29,8 +31,8 @@ class Account:
     completion_tokens: int | None
     ttft_s: float | None
     """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
-    queue_s: float
-    """Of the time to the first token, what was waited for a slot."""
+    server_ttft_s: float | None
+    """Of it, what the server took that was tried last: from our request to it on."""
     charge: Charge | None
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
@@ -44,6 +46,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
     streamed = kind == "stream"
     completion = _number(tags, "completion_tokens")
     first_us = _number(tags, "ttft_us") if streamed else None
+    server_us = _number(tags, "server_ttft_us") if streamed else None
     generation_us = _number(tags, "generation_us") if streamed else None
     tpot_s = None
     if generation_us is not None and completion is not None and completion > 1:
@@ -56,7 +59,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
         completion_tokens=completion,
         ttft_s=None if first_us is None else first_us / 1e6,
         tpot_s=tpot_s,
-        queue_s=_queue_s(tags),
+        server_ttft_s=None if server_us is None else server_us / 1e6,
         charge=_charge(tags),
     )
 
@@ -73,15 +76,9 @@ def _number(tags: Mapping[str, str], name: str) -> int | None:
     return number if 0 <= number < 2**53 else None
 
 
-def _queue_s(tags: Mapping[str, str]) -> float:
-    try:
-        return float(tags.get("queue_ms", "-")) / 1e3
-    except ValueError:
-        return 0.0
-
-
 def _charge(tags: Mapping[str, str]) -> Charge | None:
-    """Written by Exchange as `POOL TOKENS PAYER`."""
-    pool, _, rest = tags.get("charge", "-").partition(" ")
-    tokens, _, payer = rest.partition(" ")
-    return Charge(pool, int(tokens), payer) if tokens.isdigit() else None
+    """Written by Exchange as `POOL TOKENS ANSWERS PAYER`; whatever a payer's name has in it."""
+    parts = tags.get("charge", "-").split(" ", 3)
+    if len(parts) < 4 or not parts[1].isdecimal() or not parts[2].isdecimal():
+        return None
+    return Charge(parts[0], int(parts[1]), int(parts[2]), parts[3])

@@ -168,8 +168,8 @@ class Exchange:
 
         most_tokens = None
         shorter = self._config.admission.shorter_tokens
-        if may_shorten and lease.position and (request.max_tokens or shorter + 1) > shorter:
-            most_tokens = shorter  # it had to queue
+        if may_shorten and lease.position and request.may_have_more_than(shorter):
+            most_tokens = max(shorter, request.min_tokens)  # it had to queue
             degraded = "smaller+shorter" if degraded else "shorter"
             self._fill = None
         # Without the usage the server counts no tokens for us; Envoy hides the extra chunk.
@@ -200,7 +200,7 @@ class Exchange:
                 request_facts=(
                     ("queue_ms", f"{self._queued_s * 1000:.1f}"),
                     ("queue_position", str(lease.position)),
-                    ("charge", f"{first} {lease.ask.tokens} {self._payer}"),
+                    ("charge", f"{first} {lease.ask.tokens} {lease.ask.weight} {self._payer}"),
                     ("model_span", f"{model_span[0]}:{model_span[1]}"),
                     ("body_length", str(length if new_body is body else len(new_body))),
                 ),

@@ -19,6 +19,10 @@ from extproc.wire import LogEntry
 
 _log = logging.getLogger(__name__)
 
+# How old the servers' word on their load may be to be held against the leases of now; and after how
+# long a word is not even remembered, since a gate must not stay shut for ever on it.
+_FRESH_S = 3.0
+_FORGOTTEN_S = 60.0
 # Before any answer was counted.
 _FIRST_COMPLETION_TOKENS = 256
 # Of max_wait: a batch request that has waited so long goes before interactive ones.
@@ -60,7 +64,7 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self._clock = asyncio.get_running_loop().time
-        self.backends = Backends(self._replicas_changed, self._load_told)
+        self.backends = Backends(self._replicas_changed)
         self.pools_at_start = frozenset(config.pools)
         """What Envoy knows, if it started with the same file."""
         self._limiters: dict[str, Limiter] = {}
@@ -82,14 +86,14 @@ class Gateway:
         self._inherits_until = self._clock() + response.deadline + response.grace
 
     def keep_up(self) -> None:
-        """To be called once a second: put the marks where the measurements say, and look for leases
-        that were never ended."""
-        config = self.policy.config
+        """To be called once a second: hear what the servers say, put the marks where the
+        measurements say, and look for leases that were never ended."""
         for name, limiter in self._limiters.items():
             if limiter.inherited and self._clock() > self._inherits_until:
                 limiter.inherit(0)
-            if name in config.pools:
-                limiter.set_marks(self._marks(config, name, limiter), config.admission.dwell or 0.0)
+            if name in self.policy.config.pools:
+                self._hear_servers(name, limiter)
+                self._set_marks(self.policy.config, name, limiter)
             audit = limiter.audit()
             for lease in audit.leaked:
                 _log.error("a slot of %s leaked: request %s", name, lease.ask.owner)
@@ -129,39 +133,45 @@ class Gateway:
         )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
-        slots, admission = self._slots(config, name), config.admission
+        (slots, each), admission = self._slots(config, name), config.admission
         if limiter is None:
             limiter = Limiter(slots, Marks(0, 0, 0, ""), self._clock)
-        limiter.set_slots(slots)
+        limiter.set_slots(slots, each)
         limiter.set_queue(admission.max_wait * _STARVING_SHARE, admission.queue_bytes)
-        limiter.set_marks(self._marks(config, name, limiter), admission.dwell or 0.0)
+        self._set_marks(config, name, limiter)
         return limiter
 
-    def _slots(self, config: Config, name: str) -> int:
-        """Those of the replicas that are up, and never none: a request to a dead pool is to get its
-        answer from Envoy, at once, and not to queue."""
+    def _slots(self, config: Config, name: str) -> tuple[int, int]:
+        """Those of the replicas that are up, and of one. Never none: a request to a dead pool is to
+        get its answer from Envoy, at once, and not to queue."""
         pool = config.pools[name]
-        return pool.slots * max(self.backends.replicas_up(pool), 1)
+        return pool.slots * max(self.backends.replicas_up(pool), 1), pool.slots
 
     def _replicas_changed(self) -> None:
         for name, limiter in self.policy.limiters.items():
-            limiter.set_slots(self._slots(self.policy.config, name))
+            limiter.set_slots(*self._slots(self.policy.config, name))
 
-    def _load_told(self, url: str) -> None:
-        pools, limiters = self.policy.config.pools, self.policy.limiters
-        for name, pool in pools.items():
-            if url in pool.endpoints:
-                servers = self.backends.servers(pool)
-                beside = sum(
-                    limiters[other].in_flight
-                    for other in pools
-                    if other != name and not set(pools[other].endpoints).isdisjoint(pool.endpoints)
-                )
-                limiters[name].see_servers(servers.running or 0, servers.waiting or 0, beside)
+    def _hear_servers(self, name: str, limiter: Limiter) -> None:
+        """A word that is too old stays as it was heard, for a while: beside the leases of now it
+        would mean something else."""
+        pools = self.policy.config.pools
+        servers = self.backends.servers(pools[name])
+        age_s = servers.scrape_age_s
+        if age_s is not None and _FRESH_S < age_s < _FORGOTTEN_S:
+            return
+        if age_s is None or age_s >= _FORGOTTEN_S:
+            limiter.see_servers(0, 0)
+            return
+        beside = sum(
+            self.policy.limiters[other].sequences
+            for other in pools
+            if other != name and not set(pools[other].endpoints).isdisjoint(pools[name].endpoints)
+        )
+        limiter.see_servers(servers.running or 0, servers.waiting or 0, beside)
 
-    def _marks(self, config: Config, name: str, limiter: Limiter) -> Marks:
+    def _set_marks(self, config: Config, name: str, limiter: Limiter) -> None:
         admission = config.admission
-        return marks(
+        found = marks(
             admission.high_water,
             admission.low_water,
             admission.hard_water,
@@ -170,6 +180,7 @@ class Gateway:
             service_s=limiter.service_s,
             first_token_s=self._measured[name].first_token_s,
         )
+        limiter.set_marks(found, admission.dwell or 0.0)
 
     def _cache(self, exact: ExactCacheConfig | None, cache: ExactCache | None) -> ExactCache | None:
         if exact is None:
@@ -199,7 +210,8 @@ class Gateway:
                 metrics.tokens[pool, tenant, kind] += count
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
-            self._measured[pool].first_token_s.add(account.ttft_s - account.queue_s)
+        if entry.status == 200 and account.server_ttft_s is not None:
+            self._measured[pool].first_token_s.add(account.server_ttft_s)
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
@@ -210,7 +222,8 @@ class Gateway:
         charge = account.charge
         if charge is None or account.completion_tokens is None:
             return
-        self._measured[charge.pool].completion_tokens.add(account.completion_tokens)
+        answers = max(charge.answers, 1)
+        self._measured[charge.pool].completion_tokens.add(account.completion_tokens / answers)
         limiter = self.policy.limiters.get(charge.pool)
         if limiter is not None:
             took = (account.prompt_tokens or 0) + account.completion_tokens

@@ -94,7 +94,10 @@ async def _measure_lag(gateway: Gateway) -> None:
 async def _keep_up(gateway: Gateway) -> None:
     while True:
         await asyncio.sleep(_KEEP_UP_EVERY_S)
-        gateway.keep_up()
+        try:
+            gateway.keep_up()
+        except Exception as error:  # the next time may go well, and must come
+            _log.error("marks and leases were not looked after: %s", type(error).__name__)
 
 
 class _Service:

@@ -12,6 +12,10 @@ from typing import Generic, Protocol, TypeVar
 
 # Above so many tenants those are forgotten that owe nothing.
 _TENANTS = 1_000
+_MOST_TENANTS = 20_000
+# Of requests that starve in a lower class one is granted after so many of the first class: they
+# move on, and do not turn the order of the classes round.
+_HIGHER_BEFORE_LOWER = 3
 
 
 class Waiting(Protocol):
@@ -30,6 +34,11 @@ class Waiting(Protocol):
         ...
 
     @property
+    def weight(self) -> int:
+        """The slots that it takes."""
+        ...
+
+    @property
     def since(self) -> float:
         """When it joined, in seconds of the caller's clock."""
         ...
@@ -39,8 +48,8 @@ W = TypeVar("W", bound=Waiting)
 
 
 class FairQueue(Generic[W]):
-    """`starving_s`: a request of a lower class that has waited so long goes before higher classes,
-    the longest waiting first.
+    """`starving_s`: requests of a lower class that have waited so long get one grant of four, the
+    longest waiting first.
 
     The state is the requests, by class and tenant in order of arrival, and for each tenant the
     virtual time at which what it was granted is paid for (`_paid_until`, in tokens per weight).
@@ -55,6 +64,9 @@ class FairQueue(Generic[W]):
         """In tokens per weight. It lets a tenant whose requests come in bursts have its share: with
         none, the second request of two takes turns with those of a tenant that floods."""
         self._length = 0
+        self._since_lower = (
+            _HIGHER_BEFORE_LOWER  # grants of the first class since the last of another
+        )
         self._virtual = 0.0
         self._paid_until: dict[str, float] = {}
         self._remembered = _TENANTS
@@ -80,16 +92,31 @@ class FairQueue(Generic[W]):
             del tenants[request.tenant]
         self._length -= 1
 
-    def next(self, now: float) -> W | None:
-        """Whose turn it is; it stays in the queue. None: nobody waits."""
+    def next(self, now: float, room: int) -> W | None:
+        """Whose turn it is; it stays in the queue. None: nobody waits.
+
+        `room`: the slots that are free. Those that fit may pass a heavier one whose turn it is,
+        until that has waited for `starving_s`: else slots would idle for long, again and again.
+        """
+        first = self._pick(now, None)
+        if first is None or first.weight <= room or now - first.since >= self.starving_s:
+            return first
+        return self._pick(now, room) or first
+
+    def _pick(self, now: float, room: int | None) -> W | None:
+        """By the rules, among those that take at most `room` slots."""
         if not self._length:
             return None
-        for tenants in self._by_class[1:]:
-            oldest = min(map(_first, tenants.values()), key=_since, default=None)
-            if oldest is not None and now - oldest.since >= self.starving_s:
-                return oldest
-        tenants = next(filter(None, self._by_class))
-        return _first(tenants[min(tenants, key=self._start)])
+        if self._since_lower >= _HIGHER_BEFORE_LOWER:
+            for tenants in self._by_class[1:]:
+                oldest = min(_heads(tenants, room), key=_since, default=None)
+                if oldest is not None and now - oldest.since >= self.starving_s:
+                    return oldest
+        for tenants in self._by_class:
+            heads = _heads(tenants, room)
+            if heads:
+                return min(heads, key=self._start_of)
+        return None
 
     def newest_of_lowest_class(self, above: int) -> W | None:
         """The last that joined among the lowest class below class `above`, if any waits."""
@@ -103,8 +130,9 @@ class FairQueue(Generic[W]):
         waiting = self._by_class[class_index].get(tenant)
         return _last(waiting) if waiting else None
 
-    def charge(self, tenant: str, tokens: float, share: float) -> None:
+    def charge(self, tenant: str, tokens: float, share: float, class_index: int) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
+        self._since_lower = 0 if class_index else self._since_lower + 1
         start = self._start(tenant)
         self._virtual = max(self._virtual, start)
         self._paid_until[tenant] = start + tokens / share
@@ -116,6 +144,9 @@ class FairQueue(Generic[W]):
         if tenant in self._paid_until:
             self._paid_until[tenant] += tokens / share
 
+    def _start_of(self, request: W) -> float:
+        return self._start(request.tenant)
+
     def _start(self, tenant: str) -> float:
         paid_until, idle = self._paid_until.get(tenant, 0.0), self._virtual - self.credit
         return paid_until if paid_until > idle else idle
@@ -124,12 +155,16 @@ class FairQueue(Generic[W]):
         """A tenant that has paid for all by then starts there, remembered or not."""
         idle = self._virtual - self.credit
         owing = {tenant: at for tenant, at in self._paid_until.items() if at > idle}
+        if len(owing) > _MOST_TENANTS:  # of so many nobody has much: forget all
+            owing.clear()
         self._paid_until = owing
         self._remembered = max(_TENANTS, 2 * len(owing))
 
 
-def _first(waiting: "OrderedDict[W, None]") -> W:
-    return next(iter(waiting))
+def _heads(tenants: "dict[str, OrderedDict[W, None]]", room: int | None) -> list[W]:
+    """Of each tenant the request that came first."""
+    heads = [next(iter(waiting)) for waiting in tenants.values()]
+    return heads if room is None else [head for head in heads if head.weight <= room]
 
 
 def _last(waiting: "OrderedDict[W, None]") -> W:

@@ -21,6 +21,8 @@ CLASSES = ("interactive", "batch")
 
 # Before anything was measured: a guess that only feeds the first Retry-After values.
 _FIRST_SERVICE_S = 1.0
+# How many may wait above the high mark with nothing but a claim: one for so many slots.
+_SLOTS_PER_CLAIM = 8
 # A lease may live so long after its last moment before it counts as leaked: timers are late
 # where the event loop is.
 _LATE_S = 5.0
@@ -69,6 +71,10 @@ class Lease:
         self.state: Literal["queued", "holding", "ended"] = "queued"
         self._limiter = limiter
         self._granted: asyncio.Future[None] | None = None
+
+    @property
+    def weight(self) -> int:
+        return min(self.ask.weight, self._limiter.most_weight)
 
     @property
     def tenant(self) -> str:
@@ -131,7 +137,7 @@ class Audit:
 class Limiter:
     """`slots` in all. A request that does not find as many free as it weighs queues, if the gate of
     its class lets it: within bounds, fairly between tenants (see FairQueue), and a heavy one whose
-    turn it is is not overtaken.
+    turn it is is overtaken for a bounded time only.
 
     Two rules keep the gate fair as well. A higher class takes the place of a lower one. And a
     tenant that has less than its share of the slots and of the low mark together may still queue
@@ -149,6 +155,7 @@ class Limiter:
         most_bytes: int = 2**63,
     ) -> None:
         self.slots = slots
+        self.most_weight = slots
         self.marks = marks
         self.clock = clock
         self.most_bytes = most_bytes
@@ -164,6 +171,7 @@ class Limiter:
         self._tokens = Running()
         """What a request takes for each of its slots, as estimated."""
         self._held = 0
+        self._sequences = 0  # of all that hold slots: a request may make more than it has slots
         self._waiting_bytes = 0
         self._retry_after = RetryAfter()
         self._holding: dict[Lease, None] = {}
@@ -178,6 +186,11 @@ class Limiter:
     def in_flight(self) -> int:
         """Slots that are leased."""
         return self._held
+
+    @property
+    def sequences(self) -> int:
+        """What the leases make in the servers."""
+        return self._sequences
 
     @property
     def waiting(self) -> int:
@@ -236,7 +249,7 @@ class Limiter:
             return True
         gate = self.gates[ask.class_index]
         shut = gate.shedding or self.depth >= gate.high_water
-        return shut and not self._takes_a_place(ask)
+        return shut and self._loses_its_place(ask) is None and not self._may_add(ask)
 
     def oldest_s(self) -> float | None:
         """How long the lease that has held its slots longest has done so; None: there is none."""
@@ -249,6 +262,7 @@ class Limiter:
         queued = list(self._queue)
         leaked += [lease for lease in queued if now > lease.ask.ends_by + _LATE_S]
         drift = abs(self._held - sum(lease.held for lease in self._holding))
+        drift += abs(self._sequences - sum(lease.ask.weight for lease in self._holding))
         drift += abs(self._waiting_bytes - sum(lease.ask.size_bytes for lease in queued))
         asked = sum(lease.ask.weight for lease in (*self._holding, *queued))
         drift += abs(
@@ -265,34 +279,43 @@ class Limiter:
         is_free = not self._queue and self._fits(ask.weight)
         if not is_free or self.foreign_waiting:
             self._make_room(ask, now)
+        self._use(ask)
         if is_free:
-            self._use(ask)
             self._take(lease, now)
             return lease
         lease._queue_up(len(self._queue) + 1)  # pyright: ignore[reportPrivateUsage]
         self._queue.add(lease)
         self._waiting_bytes += ask.size_bytes
-        self._use(ask)
+        self._fill(now)  # it may pass a heavier one
         return lease
 
     def _make_room(self, ask: Ask, now: float) -> None:
         """Return if the request may join the queue, whose place ever it takes, or raise Shed."""
-        if self.is_full or self._waiting_bytes + ask.size_bytes > self.most_bytes:
+        if self.is_full or ask.size_bytes > self.most_bytes:
             raise Shed
-        if not self.gates[ask.class_index].refuses(self.depth, now):
-            return
-        if not self._takes_a_place(ask):
-            raise Shed
-        other = self._lowest_below(ask) or self._newest_of_the_most_served(ask)
-        if other is not None:
+        shut = self.gates[ask.class_index].refuses(self.depth, now)
+        while shut or not self._has_bytes_for(ask):
+            other = self._loses_its_place(ask)
+            if other is None:
+                break
             other._push_out()  # pyright: ignore[reportPrivateUsage]
+            shut = False
+        if not self._has_bytes_for(ask) or (shut and not self._may_add(ask)):
+            raise Shed
 
-    def _takes_a_place(self, ask: Ask) -> bool:
-        """Whether it may queue though its gate is shut: see the rules above."""
-        return self._lowest_below(ask) is not None or self._has_a_claim(ask)
+    def _has_bytes_for(self, ask: Ask) -> bool:
+        return self._waiting_bytes + ask.size_bytes <= self.most_bytes
 
-    def _lowest_below(self, ask: Ask) -> Lease | None:
-        return self._queue.newest_of_lowest_class(above=ask.class_index)
+    def _loses_its_place(self, ask: Ask) -> Lease | None:
+        lower = self._queue.newest_of_lowest_class(above=ask.class_index)
+        if lower is None and self._has_a_claim(ask):
+            return self._newest_of_the_most_served(ask)
+        return lower
+
+    def _may_add(self, ask: Ask) -> bool:
+        """With a claim, though nobody who waits has more: those who have more hold slots."""
+        few = max(self.slots // _SLOTS_PER_CLAIM, 1)
+        return self.depth < self.marks.high + few and self._has_a_claim(ask)
 
     def _has_a_claim(self, ask: Ask) -> bool:
         """Of the tenants of its class, in the first class alone. A first request is within any
@@ -341,13 +364,17 @@ class Limiter:
             self.service_s.ended(now - lease.since)
             del self._holding[lease]
             self._held -= lease.held
+            self._sequences -= ask.weight
         else:
             self._unqueue(lease)
         self._fill(now)
 
     def _fill(self, now: float) -> None:
         """Grant what fits, in turn, and tell the gates."""
-        while (lease := self._queue.next(now)) is not None and self._fits(lease.ask.weight):
+        while self._queue:
+            lease = self._queue.next(now, self.slots - self._held - self.inherited)
+            if lease is None or not self._fits(lease.ask.weight):
+                break
             self._unqueue(lease)
             self._take(lease, now)
         for gate in self.gates:
@@ -359,18 +386,22 @@ class Limiter:
         self._waiting_bytes -= lease.ask.size_bytes
 
     def _fits(self, weight: int) -> bool:
-        return self._held + self.inherited + min(weight, self.slots) <= self.slots
+        return self._held + self.inherited + min(weight, self.most_weight) <= self.slots
 
     def _take(self, lease: Lease, now: float) -> None:
         ask = lease.ask
-        slots = min(ask.weight, self.slots)
+        slots = lease.weight
         self.service_s.were_held(self._held, now)
         self._held += slots
         self._holding[lease] = None
+        self._sequences += ask.weight
+        tokens = ask.tokens
+        if ask.weight > 1:  # slots have idled until enough were free: an average request for each
+            tokens = max(tokens, slots * self._tokens.mean)
         self._tokens.add(ask.tokens / ask.weight)
         # As much as it would hold now, had it used its share of the slots.
         self._queue.credit = self.slots * self._tokens.mean / self._shares
-        self._queue.charge(ask.tenant, ask.tokens, ask.share)
+        self._queue.charge(ask.tenant, tokens, ask.share, ask.class_index)
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 
     def _use(self, ask: Ask) -> None:
@@ -379,13 +410,18 @@ class Limiter:
         if used is None:
             used = of_class[ask.tenant] = _Used(ask.share)
             self._shares += used.share
+        elif used.share != ask.share:  # the policy has changed
+            self._shares += ask.share - used.share
+            used.share = ask.share
         used.slots += ask.weight
 
     # --- what others tell it ----------------------------------------------------------------------
 
-    def set_slots(self, slots: int) -> None:
-        """From now on. Leases above a smaller number run to their end."""
+    def set_slots(self, slots: int, most_weight: int | None = None) -> None:
+        """From now on. Leases above a smaller number run to their end. `most_weight`: the slots of
+        one replica, which is all that a request can run on. None: all slots."""
         self.slots = slots
+        self.most_weight = slots if most_weight is None else min(most_weight, slots)
         self.service_s.set_slots(slots)
         self._fill(self.clock())
 
@@ -408,11 +444,11 @@ class Limiter:
         self._queue.correct(tenant, tokens, share)
 
     def see_servers(self, running: int, waiting: int, beside: int = 0) -> None:
-        """What the servers say that they have, ours included; `beside`: slots that other limiters
-        have leased on the same servers. Their queue beyond ours counts as depth: `running +
-        waiting` less the leases is not ours; at most `waiting` of it waits. What they say is a
-        moment old, while the leases are of now: only what they say twice counts."""
-        foreign = max(running + waiting - self._held - beside, 0)
+        """What the servers say that they have, ours included; `beside`: the sequences of other
+        limiters on the same servers. Their queue beyond ours counts as depth: `running + waiting`
+        less ours is not ours; at most `waiting` of it waits. What they say is a moment old, while
+        the leases are of now: only what they say twice, at two calls, counts."""
+        foreign = max(running + waiting - self._sequences - beside, 0)
         self.inherited = min(self.inherited, foreign)
         told = min(waiting, foreign - self.inherited)
         self.foreign_waiting = min(told, self._told_before)

@@ -8,7 +8,7 @@ leaves of the SLO.
 
 from typing import Literal, NamedTuple
 
-from extproc.admission.queueing import high_water, joined_percentile_s, low_water
+from extproc.admission.queueing import MOST_SLOTS, high_water, joined_percentile_s, low_water
 from extproc.admission.service_times import ENOUGH, Running, ServiceTimes
 
 Wanted = int | Literal["auto"]
@@ -18,6 +18,11 @@ MOST_WAITING = 1_000
 # Of a pool of which nothing is known yet: one request for so many slots may wait. Few: a queue that
 # is too short costs some percent of the goodput, one that is too long costs nearly all of it.
 _SLOTS_PER_WAITING = 16
+# More than that keeps no slot busier; and where answers fail at once for a while, and so look
+# short, it bounds how many wait when they are long again.
+_MOST_PER_SLOT = 2
+_ALWAYS_SENSIBLE = 16
+_SHORTEST_S = 0.001
 # Standard deviations above the mean that a server's time to a first token is taken to need.
 _DEVIATIONS = 2.0
 
@@ -73,11 +78,13 @@ def _auto_high(
         )
     own_s = first_token_s.mean + _DEVIATIONS * first_token_s.deviation
     limit_s = max(slo.ttft_s - own_s, 0.0)
-    fitting = high_water(slots, service_s.mean, service_s.scv, limit_s, slo.percentile)
-    high = min(fitting, MOST_WAITING)
-    one_more_s = joined_percentile_s(high, slots, service_s.mean, slo.percentile, service_s.scv)
+    mean_s, scv = max(service_s.mean, _SHORTEST_S), service_s.scv
+    slots = min(slots, MOST_SLOTS)
+    fitting = high_water(slots, mean_s, scv, limit_s, slo.percentile)
+    high = min(fitting, max(_MOST_PER_SLOT * slots, _ALWAYS_SENSIBLE), MOST_WAITING)
+    one_more_s = joined_percentile_s(high, slots, mean_s, slo.percentile, scv)
     return high, (
-        f"{slots} slots are held {service_s.mean:.3g} s each (scv {service_s.scv:.2g}); a TTFT of "
+        f"{slots} slots are held {mean_s:.3g} s each (scv {scv:.2g}); a TTFT of "
         f"{slo.ttft_s:g} s less {own_s:.2g} s for the server leaves {limit_s:.3g} s to wait. With "
         f"one more waiting, the last one's wait would be {one_more_s:.3g} s at "
         f"p{slo.percentile * 100:g}"

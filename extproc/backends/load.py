@@ -11,6 +11,9 @@ from dataclasses import dataclass
 _GAUGE = re.compile(rb"\nvllm:num_requests_(running|waiting)(?:\{.*\})?[ \t]+(\S+)")
 
 
+_MOST_REQUESTS = 1_000_000  # no server has so many
+
+
 class NoLoad(Exception):
     """A text does not say how busy the server is; the message says what is wrong with it."""
 
@@ -48,6 +51,8 @@ def read_load(text: bytes, at: float) -> Load:
         if not 0 <= count < float("inf"):
             raise NoLoad(f"vllm:num_requests_{name.decode()} is not a number from 0")
         totals[name] = totals.get(name, 0.0) + count
+        if totals[name] > _MOST_REQUESTS:
+            raise NoLoad(f"vllm:num_requests_{name.decode()} is above {_MOST_REQUESTS:,}")
     for name in (b"running", b"waiting"):
         if name not in totals:
             raise NoLoad(f"there is no vllm:num_requests_{name.decode()} in it")

@@ -44,6 +44,7 @@ class Request:
     last_user_text: str = field(repr=False)  # chat: of the last user message; else the prompts
     prompt_tokens_estimate: int  # see _chat_prompt and _completion_prompt; never below 1
     max_tokens: int | None  # None: the server's default (for completions that is 16)
+    min_tokens: int  # vLLM's; 0: none
     choices: int  # n
     temperature: float | None  # None: the server's default
     prompt_count: int  # completions with a list of prompts: how many; else 1
@@ -53,6 +54,12 @@ class Request:
     usage_splice: tuple[int, int, bytes] | None = field(repr=False)
     # Start, end, and what goes before the number.
     limit_place: tuple[int, int, bytes] = field(repr=False)
+
+    def may_have_more_than(self, tokens: int) -> bool:
+        """Whether an answer may be longer than that. The servers' default for completions is 16."""
+        if self.max_tokens is None:
+            return self.path == CHAT
+        return self.max_tokens > max(tokens, self.min_tokens)
 
     def forget_prompt(self) -> None:
         """Let go of what is as long as a prompt: a request lives as long as its answer."""
@@ -98,6 +105,7 @@ def parse(path: str, body: bytes) -> Request:
         last_user_text=last_user_text,
         prompt_tokens_estimate=max(1, tokens),
         max_tokens=max_tokens,
+        min_tokens=_min_tokens(members),
         choices=_choices(members),
         temperature=_temperature(members),
         prompt_count=prompt_count,
@@ -321,6 +329,12 @@ def _max_tokens(
         return members[name], (*spans[name], b"")
     after_model = spans["model"][1]
     return None, (after_model, after_model, b',"max_tokens":')
+
+
+def _min_tokens(members: dict[str, Any]) -> int:
+    """Whatever else stands there is the server's to judge."""
+    value = members.get("min_tokens")
+    return value if type(value) is int and value > 0 else 0
 
 
 def _choices(members: dict[str, Any]) -> int:

@@ -90,6 +90,46 @@ async def test_a_heavy_request_takes_as_many_slots_and_is_not_overtaken() -> Non
     assert (light.state, pool.in_flight) == ("holding", 1)
 
 
+async def test_others_pass_a_heavy_request_for_a_while_but_not_for_ever() -> None:
+    now = 0.0
+    pool = Limiter(4, Marks(99, 50, 200, ""), clock=lambda: now, starving_s=5)
+    running = [pool.enter(Ask(tenant="a")) for _ in range(3)]
+    heavy = pool.enter(Ask(tenant="heavy", weight=4))
+    running.append(pool.enter(Ask(tenant="a")))
+    assert [heavy.state, running[-1].state] == ["queued", "holding"]
+    now = 5.0
+    late = pool.enter(Ask(tenant="a"))
+    running[0].end()
+    assert late.state == "queued"
+    for lease in running[1:]:
+        lease.end()
+    assert [heavy.state, late.state] == ["holding", "queued"]
+
+
+async def test_a_heavy_request_pays_for_the_slots_that_idled() -> None:
+    pool = Limiter(4, Marks(99, 0, 999, ""), clock=lambda: 0.0, starving_s=0)
+    for _ in range(50):
+        pool.enter(Ask(tenant="x", tokens=100)).end()
+    holders = [pool.enter(Ask(tenant="x", tokens=100)) for _ in range(4)]
+    heavy = [pool.enter(Ask(tenant="heavy", weight=4, tokens=4)) for _ in range(9)]
+    light = [pool.enter(Ask(tenant="light", tokens=100)) for _ in range(40)]
+    served = 0
+    for _ in range(40):
+        for lease in [one for one in holders + heavy + light if one.state == "holding"]:
+            served += lease.tenant == "light"
+            lease.end()
+        if sum(one.state == "ended" for one in heavy) == 4:
+            break
+    assert 8 <= served <= 20  # about as many slots as the heavy ones
+
+
+async def test_a_request_runs_on_one_replica() -> None:
+    pool = limiter(8, 9, 0)
+    pool.set_slots(8, 4)
+    wide, other = pool.enter(Ask(tenant="a", weight=32)), pool.enter(Ask(tenant="b"))
+    assert (wide.held, other.state, pool.in_flight) == (4, "holding", 5)
+
+
 async def test_a_request_heavier_than_the_pool_takes_all_of_it() -> None:
     pool = limiter(2, 9, 0)
     heavy = pool.enter(Ask(100))
@@ -329,6 +369,21 @@ async def test_a_batch_request_does_not_starve() -> None:
     assert (batch.state, second.state) == ("holding", "queued")
 
 
+async def test_starving_requests_get_one_grant_of_four() -> None:
+    now = 0.0
+    pool = Limiter(1, Marks(99, 50, 200, ""), clock=lambda: now, starving_s=5)
+    holder = pool.enter()
+    waiting = [pool.enter(Ask(class_index=BATCH)) for _ in range(20)]
+    now = 6.0
+    waiting += [pool.enter() for _ in range(20)]
+    order: list[int] = []
+    for _ in range(16):
+        holder.end()
+        holder = next(lease for lease in waiting if lease.state == "holding")
+        order.append(holder.class_index)
+    assert order == [1, 0, 0, 0] * 4
+
+
 # --- tenants ------------------------------------------------------------------------------------
 
 
@@ -378,6 +433,15 @@ async def test_a_burst_within_a_tenants_share_of_the_slots_does_not_take_turns_w
     for lease in flood[4:8]:
         lease.end()
     assert [lease.state for lease in mine].count("holding") < 8
+
+
+async def test_a_new_weight_counts_at_once() -> None:
+    pool = limiter(4, 2, 2)
+    pool.enter(Ask(tenant="mine"))
+    for _ in range(5):
+        pool.enter(Ask(tenant="flood"))
+    assert pool.enter(Ask(tenant="mine", share=10)).state == "queued"
+    assert pool.enter(Ask(tenant="mine", share=10)).state == "queued"
 
 
 async def test_idleness_earns_no_credit_beyond_that() -> None:
@@ -451,6 +515,21 @@ async def test_one_tenant_alone_has_no_claim_beyond_the_marks() -> None:
 # --- bounds, the servers' word, the audit ---------------------------------------------------------
 
 
+async def test_a_flood_of_bytes_gives_way_to_others() -> None:
+    pool = Limiter(4, Marks(100, 50, 200, ""), clock=lambda: 0.0, most_bytes=100)
+    for _ in range(4):
+        pool.enter(Ask(tenant="flood"))
+    batch = pool.enter(Ask(tenant="b", class_index=BATCH, size_bytes=50))
+    flood = pool.enter(Ask(tenant="flood", size_bytes=50))
+    mine = pool.enter(Ask(tenant="mine", size_bytes=90))
+    assert [batch.state, flood.state, mine.state] == ["ended", "ended", "queued"]
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="flood", size_bytes=50))
+    with pytest.raises(Shed):
+        pool.enter(Ask(tenant="other", size_bytes=101))
+    assert mine.state == "queued"
+
+
 async def test_the_queue_is_bounded_in_bytes() -> None:
     pool = Limiter(1, Marks(9, 0, 99, ""), clock=lambda: 0.0, most_bytes=100)
     pool.enter()
@@ -463,14 +542,26 @@ async def test_the_queue_is_bounded_in_bytes() -> None:
 
 
 async def test_the_hard_mark_holds_for_everybody() -> None:
-    pool = limiter(4, 0, 0, hard=2)
-    for _ in range(4):
+    pool = limiter(16, 0, 0, hard=2)
+    for _ in range(16):
         pool.enter(Ask(tenant="flood"))
     for tenant in "ab":
         assert pool.enter(Ask(tenant=tenant)).state == "queued"
     assert pool.is_full
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="c", share=100))
+
+
+async def test_claims_alone_make_the_queue_only_a_little_longer() -> None:
+    pool = limiter(16, 2, 1)
+    for _ in range(16):
+        pool.enter(Ask(tenant="flood"))
+    entered = 0
+    for number in range(20):
+        with suppress(Shed):
+            pool.enter(Ask(tenant=f"t{number}"))
+            entered += 1
+    assert entered == pool.waiting == 2 + 16 // 8
 
 
 async def test_many_tenants_of_one_request_each_have_no_claim_on_each_other() -> None:
@@ -503,6 +594,14 @@ async def test_our_own_requests_waiting_in_a_server_do_not_count_twice() -> None
         pool.enter()
     pool.see_servers(running=4, waiting=4)
     pool.see_servers(running=4, waiting=4)
+    assert pool.depth == 0
+
+
+async def test_the_sequences_of_a_request_wider_than_the_pool_are_ours() -> None:
+    pool = limiter(4, 3, 1)
+    pool.enter(Ask(weight=64))
+    for _ in range(2):
+        pool.see_servers(running=4, waiting=52)
     assert pool.depth == 0
 
 

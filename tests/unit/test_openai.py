@@ -47,6 +47,7 @@ def test_a_plain_chat_request() -> None:
         last_user_text="hello",
         prompt_tokens_estimate=2 + 4,
         max_tokens=None,
+        min_tokens=0,
         choices=1,
         temperature=None,
         prompt_count=1,
