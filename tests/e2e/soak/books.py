@@ -114,7 +114,7 @@ class Books:
 
     async def _read_envoy(self, session: aiohttp.ClientSession) -> None:
         names = "|".join(self._servers)
-        which = rf"^cluster\.({names})\.upstream_rq_(active|pending_overflow)$"
+        which = rf"^cluster\.({names})\.upstream_rq_active(_overflow)?$"
         try:
             text = await _get(session, f"{self._envoy_url}/stats", {"filter": which})
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -125,7 +125,8 @@ class Books:
             _, pool, what = name.split(".")
             if what == "upstream_rq_active" and int(value) > self._ceilings[pool]:
                 self._note(f"{line}, above the ceiling of {self._ceilings[pool]}")
-            self._saw(f"{pool}: {what.removeprefix('upstream_rq_')} in Envoy", int(value))
+            words = {"upstream_rq_active": "active in Envoy"}.get(what, "refused at the ceiling")
+            self._saw(f"{pool}: {words}", int(value))
 
     async def _read_servers(self, session: aiohttp.ClientSession, pool: str) -> None:
         urls = self._servers[pool]

@@ -74,7 +74,7 @@ class Clients:
             if outcome.startswith("503"):
                 await asyncio.sleep(1 + draw.random() / 2)
             elif outcome.startswith("429"):
-                await asyncio.sleep(0.2 + draw.random())  # not as long as it is told
+                await asyncio.sleep(0.3 + 1.5 * draw.random())  # not as long as it is told
 
     async def _exchange(self, number: int, exchange: exchanges.Exchange) -> str:
         request = exchange.request

@@ -116,7 +116,7 @@ def _bad(draw: random.Random, headers: dict[str, str], http2: bool) -> Exchange:
             ("POST", CHAT, b"", 400),
             ("POST", CHAT, good[:-1] + b', "model": "auto"}', 400),
             ("POST", CHAT, json.dumps(chat(n=0)).encode(), 400),
-            ("POST", CHAT, json.dumps(chat(max_tokens=100_000)).encode(), 400),
+            ("POST", CHAT, json.dumps(chat(temperature="hot")).encode(), 400),
             ("POST", CHAT, json.dumps(chat(model="none")).encode(), 404),
             ("POST", "/v1/nothing", good, 404),
             ("PUT", CHAT, good, 405),

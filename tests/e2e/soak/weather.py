@@ -88,7 +88,8 @@ class Weather:
             "ignore_aborts": {"value": True, **share},
         }
         chosen = draw.sample(list(kinds), draw.randint(1, 2))
-        self._set_faults(draw.choice(self._servers), {kind: kinds[kind] for kind in chosen})
+        for server in draw.sample(self._servers, draw.randint(1, 3)):
+            self._set_faults(server, {kind: kinds[kind] for kind in chosen})
 
     def _set_faults(self, server: Child, faults: dict[str, Any]) -> None:
         if faults.keys() & _CUTTING:
@@ -150,7 +151,7 @@ class Weather:
         self._mend_config()
         with self._times.without_processor():
             self._gateway.stack.kill("processor")
-            time.sleep(self._draw.uniform(0, 0.5))
+            time.sleep(self._draw.uniform(0, 0.3))
             self._gateway.stack.respawn("processor")
 
     def _restart_processor(self) -> None:
