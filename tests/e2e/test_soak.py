@@ -34,7 +34,7 @@ REPLICAS = 2
 SLOTS = {"small": 6, "large": 3}  # of each server
 # Of each cluster's max_requests: a little above the slots. Fallback, and what an ended processor
 # had let in, would go beyond.
-CEILINGS = {"small": 14, "large": 9}
+CEILINGS = {"small": 13, "large": 7}
 DEADLINE_S, GRACE_S = 2.0, 0.5
 IDLE_WITHIN_S = DEADLINE_S + GRACE_S + 3.0
 
@@ -113,7 +113,7 @@ def test_whatever_happens_no_slot_is_lost_and_none_given_twice(
     gateway = make_gateway(
         policy={
             "pools": {pool: {"slots": slots} for pool, slots in SLOTS.items()},
-            "admission": {"max_wait": "300ms", "high_water": 4, "low_water": 1},
+            "admission": {"max_wait": "500ms", "high_water": 6, "low_water": 1},
             "response": {"deadline": f"{DEADLINE_S}s", "grace": f"{GRACE_S}s"},
             "tenants": {"nightly": {"class": "batch"}},
         },
@@ -128,6 +128,8 @@ def test_whatever_happens_no_slot_is_lost_and_none_given_twice(
         made.envoy_admin_url,
         urls,
         CEILINGS,
+        REPLICAS * sum(SLOTS.values()),
+        DEADLINE_S + GRACE_S,
         times,
     )
     weather = Weather(random.Random(SEED), gateway, servers, SLOTS, times)

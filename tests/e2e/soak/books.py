@@ -24,7 +24,8 @@ Samples = dict[str, float]
 
 class Books:
     """`ceilings`: max_requests of each pool's cluster. `servers`: the URLs of each pool's servers.
-    `life`: which process the processor is now.
+    `life`: which process the processor is now. `slots`: the most that all pools have together.
+    `cut_s`: deadline + grace.
 
     The state is the last samples of the processor's present life, and the highest numbers seen.
     """
@@ -36,8 +37,11 @@ class Books:
         envoy_url: str,
         servers: dict[str, list[str]],
         ceilings: dict[str, int],
+        slots: int,
+        cut_s: float,
         times: Times,
     ) -> None:
+        self._slots, self._cut_s = slots, cut_s
         self._life = life
         self._admin_url, self._envoy_url = admin_url, envoy_url
         self._servers, self._ceilings, self._times = servers, ceilings, times
@@ -120,13 +124,20 @@ class Books:
         except (aiohttp.ClientError, TimeoutError) as error:
             self._note(f"Envoy does not answer: {error!r}")
             return
+        together = 0
         for line in text.splitlines():
             name, _, value = line.partition(": ")
             _, pool, what = name.split(".")
+            together += int(value) if what == "upstream_rq_active" else 0
             if what == "upstream_rq_active" and int(value) > self._ceilings[pool]:
                 self._note(f"{line}, above the ceiling of {self._ceilings[pool]}")
             words = {"upstream_rq_active": "active in Envoy"}.get(what, "refused at the ceiling")
             self._saw(f"{pool}: {words}", int(value))
+        # What Envoy carries has a slot, though a later tier may serve it in another pool. Only what
+        # a processor let in that is gone has none.
+        now = time.monotonic()
+        if together > self._slots and not self._times.processor_was_gone(now - self._cut_s, now):
+            self._note(f"{together} requests in Envoy, of {self._slots} slots")
 
     async def _read_servers(self, session: aiohttp.ClientSession, pool: str) -> None:
         urls = self._servers[pool]

@@ -16,12 +16,12 @@ COMPLETIONS = "/v1/completions"
 ACME, NIGHTLY = "sk-demo-acme", "sk-demo-nightly"
 # Of kinds, so many in a hundred.
 _KINDS = {
-    "plain": 38,
+    "plain": 33,
     "cacheable": 13,
     "choices": 8,
     "prompts": 3,
     "long": 15,
-    "leaves": 15,
+    "leaves": 20,
     "leaves mid-body": 3,
     "reads late": 3,
     "bad": 5,
@@ -100,7 +100,8 @@ def _leave(draw: random.Random, kind: str) -> Leave:
         return Leave(mid_body=True, by_reset=by_reset)
     if kind == "leaves":
         pieces = draw.randint(1, 5) if draw.random() < 0.4 else None
-        return Leave(after_s=draw.uniform(0, 1.5), after_pieces=pieces, by_reset=by_reset)
+        most_s = draw.choice([0.3, 1.5])  # soon, it may still be in the queue
+        return Leave(after_s=draw.uniform(0, most_s), after_pieces=pieces, by_reset=by_reset)
     if kind == "reads late" and draw.random() < 0.3:
         return Leave(after_s=draw.uniform(0, 3), by_reset=by_reset)
     return Leave(by_reset=False)

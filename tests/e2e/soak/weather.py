@@ -125,7 +125,7 @@ class Weather:
         admission["on_overload"] = draw.choice(
             [["cached", "smaller", "shed"], ["smaller", "shed"], ["shorter", "shed"], ["shed"]]
         )
-        admission["max_wait"] = draw.choice(["100ms", "300ms", "1s"])
+        admission["max_wait"] = draw.choice(["200ms", "500ms", "1s"])
         policy["tenants"] = {
             "default": {},
             "acme": {"weight": draw.choice([1, 2, 5])},
