@@ -39,6 +39,7 @@ class Completions:
         """Record the request, act out the faults that strike before an answer, answer it."""
         received = Received(request.path, plain_headers(request), await request.read())
         self._log.add(received)
+        self._log.open += 1
         try:
             check_key(request, self._settings.api_key)
             strike = self._faults.strike()
@@ -61,6 +62,8 @@ class Completions:
         except asyncio.CancelledError:
             received.end("disconnected")
             raise
+        finally:
+            self._log.open -= 1
 
     async def _generate(
         self, request: web.Request, received: Received, strike: Strike, *, chat: bool

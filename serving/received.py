@@ -49,10 +49,12 @@ class Received:
 
 
 class ReceivedLog:
-    """The last 1,000 requests, oldest first, and how many there were since the start."""
+    """The last 1,000 requests, oldest first; how many there were since the start, and how many are
+    still being answered."""
 
     def __init__(self) -> None:
         self.total = 0
+        self.open = 0
         self._kept: deque[Received] = deque(maxlen=_KEPT)
 
     def add(self, received: Received) -> None:
@@ -64,5 +66,6 @@ class ReceivedLog:
         self._kept.clear()
 
     def describe(self) -> dict[str, Any]:
-        """{"total": N, "requests": [...]}, oldest first."""
-        return {"total": self.total, "requests": [one.describe() for one in self._kept]}
+        """{"total": N, "open": N, "requests": [...]}, oldest first."""
+        requests = [one.describe() for one in self._kept]
+        return {"total": self.total, "open": self.open, "requests": requests}

@@ -103,6 +103,11 @@ class Stack:
         process.kill()
         process.wait()
 
+    def restart(self, name: str) -> None:
+        """SIGTERM, and again when it has ended."""
+        self._children[name].stop()
+        self.respawn(name)
+
     def respawn(self, name: str) -> None:
         self._children[name].start()
         self._wait(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 import h2.connection
 import pytest
+from h2.settings import SettingCodes
 
 from tests.e2e.client import Answer, Gateway, chat
 from tests.gateways import MakeGateway
@@ -84,8 +85,8 @@ async def test_a_client_that_never_opens_its_window_does_not_keep_the_slot(
     gateway: Gateway, stream: bool
 ) -> None:
     connection = h2.connection.H2Connection()
-    connection.local_settings.initial_window_size = 0
     connection.initiate_connection()
+    connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
     head = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -97,7 +98,11 @@ async def test_a_client_that_never_opens_its_window_does_not_keep_the_slot(
         connection.send_headers(1, head)
         connection.send_data(1, json.dumps(chat(stream=stream, max_tokens=3)).encode(), True)
         writer.write(connection.data_to_send())
-        await gateway.until_async(lambda: gateway.received("small"), "it did not arrive")
+        await gateway.until_async(
+            lambda: gateway.received("small") and gateway.running("small") == 0, "no answer"
+        )
+        await asyncio.sleep(0.3)
+        assert gateway.status("small")["in_flight"] == 1, "nothing was kept back"
         await gateway.until_async(
             lambda: gateway.status("small")["in_flight"] == 0,
             "the slot is kept after deadline, grace and a second",

@@ -122,13 +122,32 @@ async def test_the_log_shows_progress_is_cleared_by_delete_and_keeps_its_total()
         (one,) = await sim.requests()
         assert one["ended"] is None
         assert one["tokens"] >= 3
-        assert await sim.json("DELETE", "/sim/requests") == (200, {"total": 1, "requests": []})
+        cleared = {"total": 1, "open": 1, "requests": []}
+        assert await sim.json("DELETE", "/sim/requests") == (200, cleared)
         await sim.json("POST", "/v1/embeddings", json={})
         _, log = await sim.json("GET", "/sim/requests")
         response.close()
     assert log["total"] == 2
     (one,) = log["requests"]
     assert (one["path"], one["id"], one["ended"]) == ("/v1/embeddings", None, "rejected")
+
+
+async def test_the_log_tells_how_many_are_still_being_answered() -> None:
+    async with simulator() as sim:
+
+        async def open_requests() -> int:
+            return (await sim.json("DELETE", "/sim/requests"))[1]["open"]
+
+        response = await sim.http.post(CHAT, json=chat(stream=True, n=3, **LONG))
+        assert await open_requests() == 1, "a request, whatever its choices"
+        response.close()
+        for _ in range(100):
+            if not await open_requests():
+                break
+            await asyncio.sleep(0.01)
+        await sim.json("POST", CHAT, json=chat(max_tokens=1))
+        await sim.json("POST", CHAT, json={})
+        assert await open_requests() == 0
 
 
 async def test_the_log_keeps_the_last_thousand() -> None:
