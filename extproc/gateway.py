@@ -64,12 +64,14 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self._clock = asyncio.get_running_loop().time
-        self.backends = Backends(self._replicas_changed)
+        self.backends = Backends(self._replicas_changed, self._load_told)
         self.pools_at_start = frozenset(config.pools)
         """What Envoy knows, if it started with the same file."""
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
         self._measured: dict[str, _Measured] = defaultdict(_Measured)
+        self._told: dict[str, tuple[int, int, int]] = {}
+        """By pool: see Limiter.see_servers."""
         self._inherits_until = 0.0
         self.policy = self._made(config, None)
         self.metrics = Metrics(
@@ -151,23 +153,28 @@ class Gateway:
         for name, limiter in self.policy.limiters.items():
             limiter.set_slots(*self._slots(self.policy.config, name))
 
+    def _load_told(self, url: str) -> None:
+        """A replica has said how busy it is: kept beside what we have there at this moment."""
+        pools, limiters = self.policy.config.pools, self.policy.limiters
+        for name, pool in pools.items():
+            if url in pool.endpoints:
+                servers = self.backends.servers(pool)
+                ours = sum(
+                    limiters[other].sequences
+                    for other in pools
+                    if not set(pools[other].endpoints).isdisjoint(pool.endpoints)
+                )
+                self._told[name] = (servers.running or 0, servers.waiting or 0, ours)
+
     def _hear_servers(self, name: str, limiter: Limiter) -> None:
-        """A word that is too old stays as it was heard, for a while: beside the leases of now it
-        would mean something else."""
-        pools = self.policy.config.pools
-        servers = self.backends.servers(pools[name])
-        age_s = servers.scrape_age_s
-        if age_s is not None and _FRESH_S < age_s < _FORGOTTEN_S:
-            return
+        """Once a second, so that two words are not of one moment. A word that is too old changes
+        nothing, for a while."""
+        age_s = self.backends.servers(self.policy.config.pools[name]).scrape_age_s
         if age_s is None or age_s >= _FORGOTTEN_S:
-            limiter.see_servers(0, 0)
+            self._told[name] = (0, 0, 0)
+        elif age_s > _FRESH_S:
             return
-        beside = sum(
-            self.policy.limiters[other].sequences
-            for other in pools
-            if other != name and not set(pools[other].endpoints).isdisjoint(pools[name].endpoints)
-        )
-        limiter.see_servers(servers.running or 0, servers.waiting or 0, beside)
+        limiter.see_servers(*self._told.get(name, (0, 0, 0)))
 
     def _set_marks(self, config: Config, name: str, limiter: Limiter) -> None:
         admission = config.admission

@@ -166,6 +166,7 @@ class Limiter:
         self.foreign_waiting = 0
         """Requests that wait in the servers and are not ours."""
         self._told_before = 0
+        self._foreign_before = 0
         self.inherited = 0
         """Slots taken by what the servers ran when we started; see `inherit`."""
         self._tokens = Running()
@@ -443,14 +444,15 @@ class Limiter:
         """A request of this tenant took so many tokens more than it asked for, or fewer."""
         self._queue.correct(tenant, tokens, share)
 
-    def see_servers(self, running: int, waiting: int, beside: int = 0) -> None:
-        """What the servers say that they have, ours included; `beside`: the sequences of other
-        limiters on the same servers. Their queue beyond ours counts as depth: `running + waiting`
-        less ours is not ours; at most `waiting` of it waits. What they say is a moment old, while
-        the leases are of now: only what they say twice, at two calls, counts."""
-        foreign = max(running + waiting - self._sequences - beside, 0)
-        self.inherited = min(self.inherited, foreign)
-        told = min(waiting, foreign - self.inherited)
+    def see_servers(self, running: int, waiting: int, ours: int) -> None:
+        """What the servers said that they have, and our sequences in them at that moment. Their
+        queue beyond ours counts as depth: `running + waiting` less ours is not ours; at most
+        `waiting` of it waits. A server is a little behind us, or before: what it says counts where
+        it says so twice."""
+        foreign = max(running + waiting - ours, 0)
+        self.inherited = min(self.inherited, max(foreign, self._foreign_before))
+        self._foreign_before = foreign
+        told = min(waiting, max(foreign - self.inherited, 0))
         self.foreign_waiting = min(told, self._told_before)
         self._told_before = told
         self._fill(self.clock())
@@ -458,7 +460,7 @@ class Limiter:
     def inherit(self, slots: int) -> None:
         """Count so many slots as taken by requests that were admitted before we started. They are
         free as soon as the servers have fewer (`see_servers`), or with `inherit(0)`."""
-        self.inherited = min(slots, self.slots)
+        self.inherited = self._foreign_before = min(slots, self.slots)
         self._fill(self.clock())
 
 

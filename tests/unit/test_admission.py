@@ -259,7 +259,7 @@ class Pool(RuleBasedStateMachine):
 
     @rule(running=st.integers(0, 6), waiting=st.integers(0, 6))
     def hear_of_the_servers(self, running: int, waiting: int) -> None:
-        self.pool.see_servers(running, waiting)
+        self.pool.see_servers(running, waiting, self.pool.sequences)
 
     @rule(slots=st.integers(0, 5))
     def inherit(self, slots: int) -> None:
@@ -576,15 +576,15 @@ async def test_what_waits_in_the_servers_beside_ours_counts_as_depth() -> None:
     pool = limiter(4, 3, 1)
     for _ in range(2):
         pool.enter()
-    pool.see_servers(running=2, waiting=0)
+    pool.see_servers(running=2, waiting=0, ours=pool.sequences)
     assert pool.depth == 0
-    pool.see_servers(running=2, waiting=5)  # five are not ours
+    pool.see_servers(running=2, waiting=5, ours=pool.sequences)  # five are not ours
     assert pool.depth == 0  # or one of them has just left
-    pool.see_servers(running=2, waiting=6)
+    pool.see_servers(running=2, waiting=6, ours=pool.sequences)
     assert pool.depth == 5
     with pytest.raises(Shed):
         pool.enter()
-    pool.see_servers(running=2, waiting=1)
+    pool.see_servers(running=2, waiting=1, ours=pool.sequences)
     assert pool.enter().state == "holding"
 
 
@@ -592,8 +592,8 @@ async def test_our_own_requests_waiting_in_a_server_do_not_count_twice() -> None
     pool = limiter(8, 3, 1)
     for _ in range(8):
         pool.enter()
-    pool.see_servers(running=4, waiting=4)
-    pool.see_servers(running=4, waiting=4)
+    pool.see_servers(running=4, waiting=4, ours=pool.sequences)
+    pool.see_servers(running=4, waiting=4, ours=pool.sequences)
     assert pool.depth == 0
 
 
@@ -601,7 +601,7 @@ async def test_the_sequences_of_a_request_wider_than_the_pool_are_ours() -> None
     pool = limiter(4, 3, 1)
     pool.enter(Ask(weight=64))
     for _ in range(2):
-        pool.see_servers(running=4, waiting=52)
+        pool.see_servers(running=4, waiting=52, ours=pool.sequences)
     assert pool.depth == 0
 
 
@@ -610,7 +610,7 @@ async def test_what_another_pool_has_on_the_same_servers_is_ours_too() -> None:
     for _ in range(2):
         pool.enter()
     for _ in range(2):
-        pool.see_servers(running=4, waiting=4, beside=5)
+        pool.see_servers(running=4, waiting=4, ours=7)
     assert pool.depth == 1
 
 
@@ -622,11 +622,13 @@ async def test_after_a_restart_the_slots_of_old_requests_are_taken_until_the_ser
     assert pool.enter().state == "holding"
     waiting = pool.enter()
     assert waiting.state == "queued"
-    pool.see_servers(running=4, waiting=0)
+    pool.see_servers(running=4, waiting=0, ours=pool.sequences)
     assert waiting.state == "queued"
-    pool.see_servers(running=2, waiting=0)  # ours and one old
+    pool.see_servers(running=2, waiting=0, ours=pool.sequences)  # ours and one old
+    assert waiting.state == "queued"  # or one of ours is not there yet
+    pool.see_servers(running=2, waiting=0, ours=pool.sequences)
     assert (waiting.state, pool.inherited) == ("holding", 1)
-    pool.see_servers(running=9, waiting=0)  # somebody else's are not old ones
+    pool.see_servers(running=9, waiting=0, ours=pool.sequences)  # somebody else's are not old ones
     assert pool.inherited == 1
 
 
