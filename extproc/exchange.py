@@ -252,6 +252,8 @@ class Exchange:
         helps = self._policy.cache is not None
         mine = [limiters[pool] for pool in self._tenant.pools]
         if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in mine):
+            for limiter in mine:
+                limiter.refuse(ask)
             raise _overloaded(min(mine, key=Limiter.drain_s))
 
     async def _receive_body(self) -> bytes:

@@ -252,6 +252,10 @@ class Limiter:
         shut = gate.shedding or self.depth >= gate.high_water
         return shut and self._loses_its_place(ask) is None and not self._may_add(ask)
 
+    def refuse(self, ask: Ask) -> None:
+        """It is shed without having entered: the gate is to know."""
+        self.gates[ask.class_index].refuses(self.depth, self.clock())
+
     def oldest_s(self) -> float | None:
         """How long the lease that has held its slots longest has done so; None: there is none."""
         oldest = next(iter(self._holding), None)

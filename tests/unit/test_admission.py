@@ -500,6 +500,9 @@ async def test_what_would_be_shed_is_known_before() -> None:
         pool.enter(Ask(tenant="a"))
     pool.set_marks(Marks(0, 0, 9, ""))
     assert pool.sheds(Ask(tenant="a"))
+    assert not pool.shedding
+    pool.refuse(Ask(tenant="a"))
+    assert pool.shedding
     holder.end()
     assert not pool.sheds(Ask(tenant="a"))
 
