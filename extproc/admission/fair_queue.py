@@ -63,16 +63,13 @@ class FairQueue(Generic[W]):
         self.credit = 0.0
         """In tokens per weight. It lets a tenant whose requests come in bursts have its share: with
         none, the second request of two takes turns with those of a tenant that floods."""
-        self._length = 0
+        self.length = 0
         self._since_lower = (
             _HIGHER_BEFORE_LOWER  # grants of the first class since the last of another
         )
         self._virtual = 0.0
         self._paid_until: dict[str, float] = {}
         self._remembered = _TENANTS
-
-    def __len__(self) -> int:
-        return self._length
 
     def __iter__(self) -> Iterator[W]:
         for tenants in self._by_class:
@@ -82,7 +79,7 @@ class FairQueue(Generic[W]):
     def add(self, request: W) -> None:
         tenants = self._by_class[request.class_index]
         tenants.setdefault(request.tenant, OrderedDict())[request] = None
-        self._length += 1
+        self.length += 1
 
     def remove(self, request: W) -> None:
         tenants = self._by_class[request.class_index]
@@ -90,7 +87,7 @@ class FairQueue(Generic[W]):
         del waiting[request]
         if not waiting:
             del tenants[request.tenant]
-        self._length -= 1
+        self.length -= 1
 
     def next(self, now: float, room: int) -> W | None:
         """Whose turn it is; it stays in the queue. None: nobody waits.
@@ -105,7 +102,7 @@ class FairQueue(Generic[W]):
 
     def _pick(self, now: float, room: int | None) -> W | None:
         """By the rules, among those that take at most `room` slots."""
-        if not self._length:
+        if not self.length:
             return None
         if self._since_lower >= _HIGHER_BEFORE_LOWER:
             for tenants in self._by_class[1:]:

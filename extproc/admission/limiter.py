@@ -14,13 +14,15 @@ from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
 from extproc.admission.marks import Marks
 from extproc.admission.retry_after import RetryAfter
-from extproc.admission.service_times import Running, ServiceTimes
+from extproc.admission.service_times import ServiceTimes
 
 CLASSES = ("interactive", "batch")
 """In the order in which they are served. Each sheds at half of the marks of the one before."""
 
 # Before anything was measured: a guess that only feeds the first Retry-After values.
 _FIRST_SERVICE_S = 1.0
+# How much one request moves the mean of their tokens.
+_TOKENS_WEIGHT = 0.02
 # How many may wait above the high mark with nothing but a claim: one for so many slots.
 _SLOTS_PER_CLAIM = 8
 # A lease may live so long after its last moment before it counts as leaked: timers are late
@@ -169,7 +171,7 @@ class Limiter:
         self._foreign_before = 0
         self.inherited = 0
         """Slots taken by what the servers ran when we started; see `inherit`."""
-        self._tokens = Running()
+        self._tokens_mean = 0.0
         """What a request takes for each of its slots, as estimated."""
         self._held = 0
         self._sequences = 0  # of all that hold slots: a request may make more than it has slots
@@ -196,7 +198,7 @@ class Limiter:
     @property
     def waiting(self) -> int:
         """Requests that wait here for a slot."""
-        return len(self._queue)
+        return self._queue.length
 
     @property
     def waiting_bytes(self) -> int:
@@ -205,7 +207,7 @@ class Limiter:
     @property
     def depth(self) -> int:
         """Requests that wait here, or in the servers beside our own."""
-        return len(self._queue) + self.foreign_waiting
+        return self._queue.length + self.foreign_waiting
 
     @property
     def shedding(self) -> bool:
@@ -235,7 +237,7 @@ class Limiter:
     @property
     def has_room(self) -> bool:
         """Whether a light request would not have to wait."""
-        return not self._queue and not self.foreign_waiting and self._fits(1)
+        return not self._queue.length and not self.foreign_waiting and self._fits(1)
 
     @property
     def is_full(self) -> bool:
@@ -281,14 +283,14 @@ class Limiter:
         """A lease that holds its slots or queues for them; raises Shed."""
         now = self.clock()
         lease = Lease(self, ask, now)
-        is_free = not self._queue and self._fits(ask.weight)
+        is_free = not self._queue.length and self._fits(ask.weight)
         if not is_free or self.foreign_waiting:
             self._make_room(ask, now)
         self._use(ask)
         if is_free:
             self._take(lease, now)
             return lease
-        lease._queue_up(len(self._queue) + 1)  # pyright: ignore[reportPrivateUsage]
+        lease._queue_up(self._queue.length + 1)  # pyright: ignore[reportPrivateUsage]
         self._queue.add(lease)
         self._waiting_bytes += ask.size_bytes
         self._fill(now)  # it may pass a heavier one
@@ -336,7 +338,7 @@ class Limiter:
                 other_has_more |= used.slots / used.share > wanted / ask.share
         if not other_has_more:
             return False
-        places = self.marks.low * self._tokens.mean * ask.weight / max(ask.tokens, 1)
+        places = self.marks.low * self._tokens_mean * ask.weight / max(ask.tokens, 1)
         return wanted <= max((self.slots + places) * ask.share / shares, ask.weight)
 
     def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
@@ -376,7 +378,7 @@ class Limiter:
 
     def _fill(self, now: float) -> None:
         """Grant what fits, in turn, and tell the gates."""
-        while self._queue:
+        while self._queue.length:
             lease = self._queue.next(now, self.slots - self._held - self.inherited)
             if lease is None or not self._fits(lease.ask.weight):
                 break
@@ -402,10 +404,12 @@ class Limiter:
         self._sequences += ask.weight
         tokens = ask.tokens
         if ask.weight > 1:  # slots have idled until enough were free: an average request for each
-            tokens = max(tokens, slots * self._tokens.mean)
-        self._tokens.add(ask.tokens / ask.weight)
+            tokens = max(tokens, slots * self._tokens_mean)
+        of_slot = ask.tokens / ask.weight
+        mean = self._tokens_mean or of_slot
+        self._tokens_mean = mean = mean + _TOKENS_WEIGHT * (of_slot - mean)
         # As much as it would hold now, had it used its share of the slots.
-        self._queue.credit = self.slots * self._tokens.mean / self._shares
+        self._queue.credit = self.slots * mean / self._shares
         self._queue.charge(ask.tenant, tokens, ask.share, ask.class_index)
         lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
 

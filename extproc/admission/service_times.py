@@ -30,7 +30,7 @@ class Running:
 
     def add(self, value: float) -> None:
         self.count += 1
-        weight = 1 / min(self.count, self.memory)
+        weight = 1 / (self.count if self.count < self.memory else self.memory)
         distance = value - self.mean
         self.mean += weight * distance
         self._variance = (1 - weight) * (self._variance + weight * distance * distance)
@@ -57,16 +57,17 @@ class ServiceTimes:
     longest take. The spread is that of the requests' own times.
     """
 
-    __slots__ = ("_at", "_own_s", "_per_end_s", "_since_end_s")
+    __slots__ = ("_at", "_own_s", "_since_end_s", "mean")
 
     def __init__(self) -> None:
         self._own_s = Running()
-        self._per_end_s = Running()
+        self.mean = 0.0
+        """Slot-seconds per request."""
         self._since_end_s = 0.0  # slot-seconds
         self._at = 0.0
 
     def set_slots(self, slots: int) -> None:
-        self._own_s.memory = self._per_end_s.memory = max(_MEMORY, _TURNS * slots)
+        self._own_s.memory = max(_MEMORY, _TURNS * slots)
 
     def were_held(self, slots: int, now: float) -> None:
         """So many, since the last call; `now` in seconds of any steady clock."""
@@ -75,18 +76,15 @@ class ServiceTimes:
 
     def ended(self, lasted_s: float) -> None:
         """A request gives back its slots after so many seconds."""
-        self._own_s.add(lasted_s)
-        self._per_end_s.add(self._since_end_s)
+        own_s = self._own_s
+        own_s.add(lasted_s)
+        weight = 1 / (own_s.count if own_s.count < own_s.memory else own_s.memory)
+        self.mean += weight * (self._since_end_s - self.mean)
         self._since_end_s = 0.0
 
     @property
     def count(self) -> int:
         return self._own_s.count
-
-    @property
-    def mean(self) -> float:
-        """Slot-seconds per request."""
-        return self._per_end_s.mean
 
     @property
     def scv(self) -> float:

@@ -147,6 +147,9 @@ def judge(
     if got.end == "cut":
         if exchange.request.pause_s and not got.status:
             return "cut: answered before its body was whole"
+        if exchange.kind == "reads late" and got.status == 429:
+            # Envoy ends an answer to a request that was not whole yet without waiting for a window.
+            return "cut: shed while it did not read"
         if ended - began < cut_s - 0.1 and not times.may_be_cut(began, ended):
             raise Wrong(f"cut after {ended - began:.2f} s, though nothing had failed")
         return "cut: after a head" if got.status else "cut: before a head"
