@@ -182,6 +182,9 @@ class Exchange:
         self._facts["reason"] = reason
         self._tiers = tiers
         self._request = request
+        if request.stream and self._policy.all_guarded(tiers):
+            self._answer = self._passing()
+            self._answer.watch()
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
         await self._stream.send(
@@ -433,7 +436,7 @@ class Exchange:
                     if self._loop.time() >= self._deadline:
                         self._answer.close("deadline")
                 case wire.AnswerHeaders():
-                    self._answer = self._passing()
+                    self._answer = self._answer or self._passing()
                     await self._answer.headers(message)
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)

@@ -38,6 +38,8 @@ class Policy:
     tenants: Tenants
     limiters: Mapping[str, Limiter]
     cache: ExactCache | None
+    guards: bool
+    """Streams of some pool are ended by us at their deadline."""
     sees_answers: bool
     """Some answer may have to pass by way of the processor: to be stored, or guarded."""
     may_shorten: bool
@@ -57,6 +59,12 @@ class Policy:
             names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in others)
             self._model_names[asked, tiers] = names
         return names
+
+    def all_guarded(self, tiers: tuple[str, ...]) -> bool:
+        """Whether a stream of whichever tier serves passes by way of us, to be ended by us."""
+        if not self.guards:
+            return False
+        return all(self.config.pools[tier].partial_by == "guard" for tier in tiers)
 
 
 class Gateway:
@@ -127,6 +135,7 @@ class Gateway:
             Tenants(config),
             limiters,
             cache,
+            guards=_guards(config),
             sees_answers=cache is not None or _guards(config),
             may_shorten="shorter" in config.admission.on_overload,
             uncounted=_uncounted(config),

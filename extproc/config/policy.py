@@ -208,6 +208,8 @@ class ResponseConfig(_Block):
     """From the arrival of a request to the end of its answer."""
     grace: DurationS = 2.0
     """How long after the deadline the server may take to end the answer before Envoy cuts it."""
+    stall: DurationS = 30.0
+    """How long a guarded stream may be silent, before its first token too, before it is ended."""
     on_expiry: Literal["partial", "cut"] = "partial"
     """partial: ask vllm servers to end the answer well-formed at the deadline; cut: only cut it."""
 
