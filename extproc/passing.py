@@ -189,8 +189,6 @@ class Passing:
         """The exchange is over."""
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
         if self._closing is not None:
             self._closing.cancel()
 
