@@ -34,6 +34,8 @@ class Account:
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
     charge: Charge | None
+    upstream_host: str
+    """ip:port of the server that was tried last; "-" if none was."""
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
@@ -61,6 +63,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s=tpot_s,
         server_ttft_s=None if server_us is None else server_us / 1e6,
         charge=_charge(tags),
+        upstream_host=tags.get("upstream_host", "-"),
     )
 
 

@@ -11,7 +11,8 @@ from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
-from extproc.config import Config, ExactCacheConfig
+from extproc.config import Config, ExactCacheConfig, PoolConfig
+from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.tenants import Tenants
@@ -78,6 +79,7 @@ class Gateway:
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
         self._measured: dict[str, _Measured] = defaultdict(_Measured)
+        self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
         self.policy = self._made(config, None)
         self.metrics = Metrics(
@@ -209,6 +211,7 @@ class Gateway:
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
         metrics.answers[pool, str(entry.status), tenant] += 1
+        self._see_ending(pool, entry, account)
         metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
@@ -224,6 +227,23 @@ class Gateway:
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
+
+    def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
+        settings = self.policy.config.pools.get(pool)
+        if settings is None:  # no server was tried
+            return
+        # A guarded stream may have its end from us; and what was never counted (another filter
+        # chain than the reference's) is no sign of an error.
+        guarded = account.streamed and settings.partial_by == "guard"
+        how = ending(
+            entry.status,
+            entry.details,
+            has_usage=account.completion_tokens is not None,
+            usage_expected=not guarded and self._measured[pool].completion_tokens.count > 0,
+        )
+        self.metrics.endings[pool, how] += 1
+        if url := _endpoint(settings, account.upstream_host):
+            self._suspicion.saw(url, how)
 
     def _settle(self, account: Account) -> None:
         """Of the tokens that were charged when the request was granted, what was too much or too
@@ -274,6 +294,13 @@ class Gateway:
                 for name, limiter in self.policy.limiters.items()
             }
         }
+
+
+def _endpoint(pool: PoolConfig, host: str) -> str | None:
+    """Which of the pool's endpoints has the address `host` (ip:port, as Envoy logs it)."""
+    if len(pool.endpoints) == 1 and host != "-":
+        return pool.endpoints[0]  # its name may be another than its address
+    return next((url for url in pool.endpoints if url.partition("://")[2] == host), None)
 
 
 class _Measured:

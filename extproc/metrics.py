@@ -78,6 +78,11 @@ class Metrics:
             "Answers to admitted requests by the pool that served, from Envoy's access log.",
             ["pool", "status", "tenant"],
         )
+        self.endings = self._counter(
+            "forebay_endings",
+            "Answers to admitted requests by how they ended: see extproc.endings.",
+            ["pool", "ending"],
+        )
         self.attempts = self._counter(
             "forebay_attempts",
             "Upstream attempts made for admitted requests, by the pool that served last.",
