@@ -11,7 +11,7 @@ from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
-from extproc.config import Config, ExactCacheConfig, PoolConfig
+from extproc.config import Config, ExactCacheConfig, Expiry, PoolConfig
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
@@ -48,6 +48,7 @@ class Policy:
     uncounted: str
     """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
     _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    _expiries: dict[tuple[str, str], Expiry] = field(default_factory=dict)
 
     def model_names(self, asked: str, tiers: tuple[str, ...]) -> str:
         """For each tier whose servers call the model otherwise than the client (who asked for
@@ -60,6 +61,13 @@ class Policy:
             names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in others)
             self._model_names[asked, tiers] = names
         return names
+
+    def expiry(self, tenant_label: str, path: str) -> Expiry:
+        """There are few: labels are names of the config, `path` is one that is served."""
+        expiry = self._expiries.get((tenant_label, path))
+        if expiry is None:
+            expiry = self._expiries[tenant_label, path] = self.config.expiry(tenant_label, path)
+        return expiry
 
     def all_guarded(self, tiers: tuple[str, ...]) -> bool:
         """Whether a stream of whichever tier serves passes by way of us, to be ended by us."""
@@ -92,8 +100,7 @@ class Gateway:
         for name, limiter in self.policy.limiters.items():
             servers = self.servers(name)
             limiter.inherit((servers.running or 0) + (servers.waiting or 0))
-        response = self.policy.config.response
-        self._inherits_until = self._clock() + response.deadline + response.grace
+        self._inherits_until = self._clock() + self.policy.config.longest_s
 
     def keep_up(self) -> None:
         """To be called once a second: hear what the servers say, put the marks where the
@@ -333,7 +340,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _guards(config: Config) -> bool:
     by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
-    return by_guard and config.response.on_expiry == "partial"
+    return by_guard and any(expiry.partial for expiry in config.expiries)
 
 
 def _uncounted(config: Config) -> str:

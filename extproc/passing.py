@@ -21,8 +21,8 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Passing:
-    """`request`: as it was admitted. `fill`: where the answer would be stored. `facts`: of the
-    exchange's log line."""
+    """`request`: as it was admitted. `fill`: where the answer would be stored. `may_guard`: at
+    its deadline it is to be ended, not cut. `facts`: of the exchange's log line."""
 
     __slots__ = (
         "_closing",
@@ -32,6 +32,7 @@ class Passing:
         "_has_ended",
         "_heard_at",
         "_loop",
+        "_may_guard",
         "_metrics",
         "_policy",
         "_request",
@@ -54,6 +55,7 @@ class Passing:
         request_id: str,
         tenant_label: str,
         fill: Fill | None,
+        may_guard: bool,
         facts: dict[str, object],
     ) -> None:
         self._policy = policy
@@ -63,6 +65,7 @@ class Passing:
         self._request_id = request_id
         self._tenant_label = tenant_label
         self._fill = fill
+        self._may_guard = may_guard
         self._facts = facts
         self._guard: Guard | None = None
         self._served_by = ""
@@ -95,12 +98,11 @@ class Passing:
         await self._send(reply)
 
     def _is_guarded(self, answer: wire.AnswerHeaders) -> bool:
-        config = self._policy.config
-        pool = config.pools.get(self._served_by)
+        pool = self._policy.config.pools.get(self._served_by)
         return (
-            pool is not None
+            self._may_guard
+            and pool is not None
             and pool.partial_by == "guard"
-            and config.response.on_expiry == "partial"
             and answer.values.get(":status") == "200"
             and "content-encoding" not in answer.values
         )
