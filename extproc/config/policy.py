@@ -274,7 +274,8 @@ class Config(_Block):
         """For a tenant as it is named here (`default` for all others)."""
         deadline_s, way = self.response.deadline, self.response.on_expiry
         nothing = ExpiryConfig()
-        of_path = dict(self.response.paths).get(path, nothing)
+        paths: Mapping[str, ExpiryConfig] = dict(self.response.paths)
+        of_path = paths.get(path, nothing)
         for own in (of_path, self.tenants.get(tenant, nothing)):
             deadline_s, way = own.deadline or deadline_s, own.on_expiry or way
         partial = way == "partial"
