@@ -274,8 +274,7 @@ class Config(_Block):
         """For a tenant as it is named here (`default` for all others)."""
         deadline_s, way = self.response.deadline, self.response.on_expiry
         nothing = ExpiryConfig()
-        paths: Mapping[str, ExpiryConfig] = dict(self.response.paths)
-        of_path = paths.get(path, nothing)
+        of_path = next((own for of, own in self.response.paths.items() if of == path), nothing)
         for own in (of_path, self.tenants.get(tenant, nothing)):
             deadline_s, way = own.deadline or deadline_s, own.on_expiry or way
         partial = way == "partial"
