@@ -34,6 +34,10 @@ class Account:
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
     charge: Charge | None
+    body_bytes: int | None
+    """Of the answer, as sent to the client."""
+    flags: str
+    """Envoy's response flags, with commas; "-": none."""
     upstream_host: str
     """ip:port of the server that was tried last; "-" if none was."""
     tpot_s: float | None
@@ -63,6 +67,8 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s=tpot_s,
         server_ttft_s=None if server_us is None else server_us / 1e6,
         charge=_charge(tags),
+        body_bytes=_number(tags, "body_bytes"),
+        flags=tags.get("flags", "-"),
         upstream_host=tags.get("upstream_host", "-"),
     )
 

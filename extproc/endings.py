@@ -12,15 +12,10 @@ Ending = Literal["whole", "error", "reset", "cut", "client_left"]
 answer of status 200 without the usage that ends it (an error event inside a stream). reset: the
 server's connection broke. cut: by a time limit. client_left: before the end."""
 
-_LIMITS = (
-    "response_timeout",
-    "upstream_response_timeout",
-    "upstream_per_try_timeout",
-    "upstream_max_stream_duration_reached",
-    "max_duration_timeout",
-    "stream_idle_timeout",
-    "request_overall_timeout",
-)
+# Envoy's response flags.
+_LIMITS = frozenset(("UT", "SI", "DT", "UMSDR"))
+_RESETS = frozenset(("UC", "UR", "UF", "UPE", "LR"))
+_CLIENT = frozenset(("DC", "DR", "DPE"))
 
 # So many bad endings in a row, no good one between them, and the server is left alone for a while.
 _BAD_IN_A_ROW = 3
@@ -28,15 +23,18 @@ _FIRST_S = 5.0
 _LONGEST_S = 60.0
 
 
-def ending(status: int, details: str, *, has_usage: bool, usage_expected: bool) -> Ending:
-    """`details`: Envoy's response code details. `usage_expected`: the pool's servers are asked for
-    the usage of every answer, and it is counted as it passes."""
-    if details.startswith(_LIMITS) or details == "forebay_upstream_stall":
-        return "cut"
-    if details.startswith(("upstream_reset", "upstream_remote_reset")):
-        return "reset"
-    if status == 0 or "downstream" in details or details.startswith(("http1.", "http2.")):
+def ending(
+    status: int, details: str, flags: str, *, has_usage: bool, usage_expected: bool
+) -> Ending:
+    """`details` and `flags`: Envoy's response code details and flags (`UC,URX`). `usage_expected`:
+    the pool's servers are asked for the usage of every answer, and it is counted as it passes."""
+    told = frozenset(flags.split(","))
+    if told & _CLIENT:
         return "client_left"
+    if told & _LIMITS or details == "forebay_upstream_stall":
+        return "cut"
+    if told & _RESETS:
+        return "reset"
     if status >= 500:
         return "error"
     return "error" if status == 200 and usage_expected and not has_usage else "whole"

@@ -227,6 +227,8 @@ class Gateway:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
+        if estimate := self._unfinished_tokens(pool, account):
+            metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
         if entry.status == 200 and account.server_ttft_s is not None:
@@ -234,6 +236,17 @@ class Gateway:
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
+
+    def _unfinished_tokens(self, pool: str, account: Account) -> int:
+        """About how many tokens a stream had that was not counted since it did not end: its bytes,
+        by what a token of the pool's counted streams took. 0 where there is nothing to estimate."""
+        if not account.streamed or not account.body_bytes:
+            return 0
+        bytes_per_token = self._measured[pool].bytes_per_token
+        if account.completion_tokens:
+            bytes_per_token.add(account.body_bytes / account.completion_tokens)
+            return 0
+        return round(account.body_bytes / bytes_per_token.mean) if bytes_per_token.count else 0
 
     def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
         settings = self.policy.config.pools.get(pool)
@@ -245,6 +258,7 @@ class Gateway:
         how = ending(
             entry.status,
             entry.details,
+            account.flags,
             has_usage=account.completion_tokens is not None,
             usage_expected=not guarded and self._measured[pool].completion_tokens.count > 0,
         )
@@ -313,12 +327,14 @@ def _endpoint(pool: PoolConfig, host: str) -> str | None:
 class _Measured:
     """What a pool's answers were like lately."""
 
-    __slots__ = ("completion_tokens", "first_token_s")
+    __slots__ = ("bytes_per_token", "completion_tokens", "first_token_s")
 
     def __init__(self) -> None:
         self.first_token_s = Running()
         """From a slot to the first token."""
         self.completion_tokens = Running()
+        self.bytes_per_token = Running()
+        """Of streams, as sent to clients."""
 
 
 def _shown(servers: Servers) -> dict[str, object]:

@@ -90,7 +90,8 @@ class Metrics:
         )
         self.tokens = self._counter(
             "forebay_tokens",
-            "Tokens as the servers counted them; cached ones are also among the prompt's.",
+            "Tokens as the servers counted them; cached ones are also among the prompt's. "
+            "completion_estimated: of streams that did not end, by their bytes.",
             ["pool", "tenant", "kind"],
         )
         self.ttft = self._histogram(

@@ -324,3 +324,25 @@ async def test_a_server_whose_answers_end_badly_is_left_alone_for_a_while(
     gateway.set_faults("small", {})
     await gateway.until_async(lambda: gateway.status("small")["up"], "never trusted again")
     assert (await gateway.ask(chat(max_tokens=1))).headers["x-forebay-served-by"] == "small"
+
+
+async def test_the_tokens_of_a_stream_that_was_left_are_estimated_and_called_so(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway()
+    for _ in range(2):
+        await gateway.ask(chat(stream=True, max_tokens=50))
+    async with gateway.raw() as (reader, writer):
+        body = json.dumps(chat(stream=True, max_tokens=5000)).encode()
+        writer.write(gateway.head("content-type: application/json", f"content-length: {len(body)}"))
+        writer.write(body)
+        await writer.drain()
+        seen = b""
+        while seen.count(b'"content"') < 100:
+            seen += await reader.read(65536)
+    estimated = 'forebay_tokens_total{kind="completion_estimated",pool="small"'
+    await gateway.until_async(lambda: gateway.metric(estimated) > 0, "not estimated")
+    assert 70 <= gateway.metric(estimated) <= 200
+    assert gateway.metric('forebay_tokens_total{kind="completion",pool="small"') == 100
+    assert gateway.metric('forebay_endings_total{ending="client_left",pool="small"}') == 1
+    gateway.wait_until_idle()

@@ -18,6 +18,8 @@ _TAGS = (
     "server_ttft_us",
     "charge",
     "upstream_host",
+    "body_bytes",
+    "flags",
 )
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
