@@ -34,6 +34,12 @@ class Account:
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
     charge: Charge | None
+    body_bytes: int | None
+    """Of the answer, as sent to the client."""
+    flags: str
+    """Envoy's response flags, with commas; "-": none."""
+    upstream_host: str
+    """ip:port of the server that was tried last; "-" if none was."""
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
@@ -61,6 +67,9 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s=tpot_s,
         server_ttft_s=None if server_us is None else server_us / 1e6,
         charge=_charge(tags),
+        body_bytes=_number(tags, "body_bytes"),
+        flags=tags.get("flags", "-"),
+        upstream_host=tags.get("upstream_host", "-"),
     )
 
 

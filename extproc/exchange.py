@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from math import inf
 from typing import Any, Protocol
 
 from extproc import logs, openai, wire
@@ -65,6 +66,7 @@ class Exchange:
         "_gateway",
         "_lease",
         "_loop",
+        "_partial",
         "_payer",
         "_policy",
         "_queued_s",
@@ -83,9 +85,9 @@ class Exchange:
         self._stream = stream
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        response = self._config.response
-        self._deadline = self._began + response.deadline
-        self._cut_at = self._deadline + (response.grace if response.on_expiry == "partial" else 0)
+        # Until the request is parsed nothing has a deadline but Envoy's own limits.
+        self._partial = False
+        self._deadline = self._cut_at = inf
         self._tenant = _NOBODY
         self._tiers: tuple[str, ...] = ()
         self._payer = ""
@@ -155,6 +157,10 @@ class Exchange:
         body = await self._receive_body()
 
         request = self._parse(path, body)
+        expiry = self._policy.expiry(self._tenant.label, path)
+        self._partial = expiry.partial
+        self._deadline = self._began + expiry.deadline_s
+        self._cut_at = self._deadline + expiry.grace_s
         route = self._route(request, headers)
         stale = self._look_up(request, headers, route, body)
         request.forget_prompt()
@@ -182,6 +188,9 @@ class Exchange:
         self._facts["reason"] = reason
         self._tiers = tiers
         self._request = request
+        if request.stream and self._partial and self._policy.all_guarded(tiers):
+            self._answer = self._passing()
+            self._answer.watch()
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
         await self._stream.send(
@@ -391,7 +400,7 @@ class Exchange:
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
     def _set_timer(self) -> None:
-        first = self._deadline if self._config.response.on_expiry == "partial" else self._slot_end
+        first = self._deadline if self._partial else self._slot_end
         self._timer = self._loop.call_at(first, self._expire)
 
     @property
@@ -435,7 +444,7 @@ class Exchange:
                     if self._loop.time() >= self._deadline:
                         self._answer.close("deadline")
                 case wire.AnswerHeaders():
-                    self._answer = self._passing()
+                    self._answer = self._answer or self._passing()
                     await self._answer.headers(message)
                 case wire.OtherPhase():
                     await self._stream.send(message.reply)
@@ -452,6 +461,7 @@ class Exchange:
             request_id=self._request_id,
             tenant_label=self._tenant.label,
             fill=self._fill,
+            may_guard=self._partial,
             facts=self._facts,
         )
 

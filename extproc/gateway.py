@@ -11,7 +11,8 @@ from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
-from extproc.config import Config, ExactCacheConfig
+from extproc.config import Config, ExactCacheConfig, Expiry, PoolConfig
+from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.tenants import Tenants
@@ -38,6 +39,8 @@ class Policy:
     tenants: Tenants
     limiters: Mapping[str, Limiter]
     cache: ExactCache | None
+    guards: bool
+    """Streams of some pool are ended by us at their deadline."""
     sees_answers: bool
     """Some answer may have to pass by way of the processor: to be stored, or guarded."""
     may_shorten: bool
@@ -45,6 +48,7 @@ class Policy:
     uncounted: str
     """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
     _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    _expiries: dict[tuple[str, str], Expiry] = field(default_factory=dict)
 
     def model_names(self, asked: str, tiers: tuple[str, ...]) -> str:
         """For each tier whose servers call the model otherwise than the client (who asked for
@@ -57,6 +61,19 @@ class Policy:
             names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in others)
             self._model_names[asked, tiers] = names
         return names
+
+    def expiry(self, tenant_label: str, path: str) -> Expiry:
+        """There are few: labels are names of the config, `path` is one that is served."""
+        expiry = self._expiries.get((tenant_label, path))
+        if expiry is None:
+            expiry = self._expiries[tenant_label, path] = self.config.expiry(tenant_label, path)
+        return expiry
+
+    def all_guarded(self, tiers: tuple[str, ...]) -> bool:
+        """Whether a stream of whichever tier serves passes by way of us, to be ended by us."""
+        if not self.guards:
+            return False
+        return all(self.config.pools[tier].partial_by == "guard" for tier in tiers)
 
 
 class Gateway:
@@ -72,6 +89,7 @@ class Gateway:
         self._measured: dict[str, _Measured] = defaultdict(_Measured)
         self._told: dict[str, tuple[int, int, int]] = {}
         """By pool: see Limiter.see_servers."""
+        self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
         self.policy = self._made(config, None)
         self.metrics = Metrics(
@@ -84,8 +102,7 @@ class Gateway:
         for name, limiter in self.policy.limiters.items():
             servers = self.servers(name)
             limiter.inherit((servers.running or 0) + (servers.waiting or 0))
-        response = self.policy.config.response
-        self._inherits_until = self._clock() + response.deadline + response.grace
+        self._inherits_until = self._clock() + self.policy.config.longest_s
 
     def keep_up(self) -> None:
         """To be called once a second: hear what the servers say, put the marks where the
@@ -129,6 +146,7 @@ class Gateway:
             Tenants(config),
             limiters,
             cache,
+            guards=_guards(config),
             sees_answers=cache is not None or _guards(config),
             may_shorten="shorter" in config.admission.on_overload,
             uncounted=_uncounted(config),
@@ -207,6 +225,7 @@ class Gateway:
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
         metrics.answers[pool, str(entry.status), tenant] += 1
+        self._see_ending(pool, entry, account)
         metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
@@ -215,6 +234,8 @@ class Gateway:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
+        if estimate := self._unfinished_tokens(pool, account):
+            metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
         if entry.status == 200 and account.server_ttft_s is not None:
@@ -222,6 +243,35 @@ class Gateway:
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
+
+    def _unfinished_tokens(self, pool: str, account: Account) -> int:
+        """About how many tokens a stream had that was not counted since it did not end: its bytes,
+        by what a token of the pool's counted streams took. 0 where there is nothing to estimate."""
+        if not account.streamed or not account.body_bytes:
+            return 0
+        bytes_per_token = self._measured[pool].bytes_per_token
+        if account.completion_tokens:
+            bytes_per_token.add(account.body_bytes / account.completion_tokens)
+            return 0
+        return round(account.body_bytes / bytes_per_token.mean) if bytes_per_token.count else 0
+
+    def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
+        settings = self.policy.config.pools.get(pool)
+        if settings is None:  # no server was tried
+            return
+        # A guarded stream may have its end from us; and what was never counted (another filter
+        # chain than the reference's) is no sign of an error.
+        guarded = account.streamed and settings.partial_by == "guard"
+        how = ending(
+            entry.status,
+            entry.details,
+            account.flags,
+            has_usage=account.completion_tokens is not None,
+            usage_expected=not guarded and self._measured[pool].completion_tokens.count > 0,
+        )
+        self.metrics.endings[pool, how] += 1
+        if url := _endpoint(settings, account.upstream_host):
+            self._suspicion.saw(url, how)
 
     def _settle(self, account: Account) -> None:
         """Of the tokens that were charged when the request was granted, what was too much or too
@@ -274,15 +324,24 @@ class Gateway:
         }
 
 
+def _endpoint(pool: PoolConfig, host: str) -> str | None:
+    """Which of the pool's endpoints has the address `host` (ip:port, as Envoy logs it)."""
+    if len(pool.endpoints) == 1 and host != "-":
+        return pool.endpoints[0]  # its name may be another than its address
+    return next((url for url in pool.endpoints if url.partition("://")[2] == host), None)
+
+
 class _Measured:
     """What a pool's answers were like lately."""
 
-    __slots__ = ("completion_tokens", "first_token_s")
+    __slots__ = ("bytes_per_token", "completion_tokens", "first_token_s")
 
     def __init__(self) -> None:
         self.first_token_s = Running()
         """From a slot to the first token."""
         self.completion_tokens = Running()
+        self.bytes_per_token = Running()
+        """Of streams, as sent to clients."""
 
 
 def _shown(servers: Servers) -> dict[str, object]:
@@ -304,7 +363,7 @@ def _rounded(seconds: float | None) -> float | None:
 
 def _guards(config: Config) -> bool:
     by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
-    return by_guard and config.response.on_expiry == "partial"
+    return by_guard and any(expiry.partial for expiry in config.expiries)
 
 
 def _uncounted(config: Config) -> str:

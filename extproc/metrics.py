@@ -78,6 +78,11 @@ class Metrics:
             "Answers to admitted requests by the pool that served, from Envoy's access log.",
             ["pool", "status", "tenant"],
         )
+        self.endings = self._counter(
+            "forebay_endings",
+            "Answers to admitted requests by how they ended: see extproc.endings.",
+            ["pool", "ending"],
+        )
         self.attempts = self._counter(
             "forebay_attempts",
             "Upstream attempts made for admitted requests, by the pool that served last.",
@@ -85,7 +90,8 @@ class Metrics:
         )
         self.tokens = self._counter(
             "forebay_tokens",
-            "Tokens as the servers counted them; cached ones are also among the prompt's.",
+            "Tokens as the servers counted them; cached ones are also among the prompt's. "
+            "completion_estimated: of streams that did not end, by their bytes.",
             ["pool", "tenant", "kind"],
         )
         self.ttft = self._histogram(

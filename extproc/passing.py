@@ -1,7 +1,7 @@
 """The answer of one exchange, where it passes by way of the processor: to be stored, or because we
 may have to end it. Most answers do not; then `headers` is all that is ever asked.
 
-Never decides when an answer has to end: the exchange's timer does.
+When the deadline has come the exchange's timer says; that a server has fallen silent is seen here.
 """
 
 import asyncio
@@ -21,14 +21,18 @@ Send = Callable[[bytes], Coroutine[Any, Any, None]]
 
 
 class Passing:
-    """`request`: as it was admitted. `fill`: where the answer would be stored. `facts`: of the
-    exchange's log line."""
+    """`request`: as it was admitted. `fill`: where the answer would be stored. `may_guard`: at
+    its deadline it is to be ended, not cut. `facts`: of the exchange's log line."""
 
     __slots__ = (
         "_closing",
         "_facts",
         "_fill",
         "_guard",
+        "_has_ended",
+        "_heard_at",
+        "_loop",
+        "_may_guard",
         "_metrics",
         "_policy",
         "_request",
@@ -36,6 +40,7 @@ class Passing:
         "_send",
         "_sending",
         "_served_by",
+        "_stall_timer",
         "_tenant_label",
         "_whole",
     )
@@ -50,6 +55,7 @@ class Passing:
         request_id: str,
         tenant_label: str,
         fill: Fill | None,
+        may_guard: bool,
         facts: dict[str, object],
     ) -> None:
         self._policy = policy
@@ -59,12 +65,17 @@ class Passing:
         self._request_id = request_id
         self._tenant_label = tenant_label
         self._fill = fill
+        self._may_guard = may_guard
         self._facts = facts
         self._guard: Guard | None = None
         self._served_by = ""
         self._whole = False  # the answer comes in one message
         self._sending = False  # a piece of a guarded answer
+        self._has_ended = False  # by our word
         self._closing: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = 0.0
+        self._stall_timer: asyncio.TimerHandle | None = None
 
     async def headers(self, answer: wire.AnswerHeaders) -> None:
         """Ask for the body only of an answer that may be stored, or that we may have to end."""
@@ -76,6 +87,7 @@ class Passing:
             choices = self._request.choices * self._request.prompt_count
             self._guard = Guard(self._request.path, self._request_id, model, choices)
             self._facts["served_by"] = self._served_by
+            self.watch()
         if answer.end_of_stream or (self._fill is None and self._guard is None):
             reply = wire.PASS_ANSWER
         elif self._request.stream or not _is_short(answer):
@@ -86,12 +98,11 @@ class Passing:
         await self._send(reply)
 
     def _is_guarded(self, answer: wire.AnswerHeaders) -> bool:
-        config = self._policy.config
-        pool = config.pools.get(self._served_by)
+        pool = self._policy.config.pools.get(self._served_by)
         return (
-            pool is not None
+            self._may_guard
+            and pool is not None
             and pool.partial_by == "guard"
-            and config.response.on_expiry == "partial"
             and answer.values.get(":status") == "200"
             and "content-encoding" not in answer.values
         )
@@ -101,15 +112,19 @@ class Passing:
         if self._whole:
             await self._send(wire.PASS_WHOLE)
             return
-        piece = body.piece
+        piece, end_of_stream = body.piece, body.end_of_stream
         if self._guard is not None:
-            if self._closing is not None:
-                return  # the answer has its end already
+            if self._has_ended:
+                return
+            self._heard_at = self._loop.time()
             piece = self._guard.feed(piece)
-            if body.end_of_stream:
+            if end_of_stream:
                 piece += self._guard.end()
+            if self._guard.has_failed or (end_of_stream and self._guard.lacks_its_end):
+                piece += self._ending("upstream_error")
+                end_of_stream = True
         self._sending = True
-        await self._send(wire.piece(piece, end_of_stream=body.end_of_stream))
+        await self._send(wire.piece(piece, end_of_stream=end_of_stream))
         self._sending = False
 
     def _keep(self, body: wire.AnswerBody) -> None:
@@ -125,26 +140,66 @@ class Passing:
     @property
     def can_close(self) -> bool:
         """Whether we can end the answer ourselves, or have."""
-        return self._closing is not None or (self._guard is not None and self._guard.can_close)
+        return self._has_ended or (self._guard is not None and self._guard.can_close)
 
     def close(self, reason: str) -> None:
         """End the guarded answer here and now; Envoy then drops the server's stream. Two messages
         of ours must not be under way at once: while one is, nothing is done."""
-        if self._guard is None or not self._guard.can_close:
+        if self._guard is None or not self._guard.can_close or self._sending or self._has_ended:
             return
-        if self._sending or self._closing is not None:
-            return
-        ending = self._guard.closing(reason, with_usage=self._request.usage_asked)
+        ending = wire.piece(self._ending(reason), end_of_stream=True)
+        self._closing = self._loop.create_task(self._send(ending))
+
+    def _ending(self, reason: str) -> bytes:
+        """What the server has not written; nothing of the answer is stored."""
+        assert self._guard is not None
+        self._has_ended = True
         self._fill = None
         if not self._guard.is_whole:
-            self._facts["incomplete"] = reason
-            self._metrics.closed[self._served_by, reason] += 1
-        self._closing = asyncio.create_task(self._send(wire.piece(ending, end_of_stream=True)))
+            self._note_incomplete(self._served_by, reason)
+        return self._guard.closing(reason, with_usage=self._request.usage_asked)
+
+    def _note_incomplete(self, pool: str, reason: str) -> None:
+        self._facts["incomplete"] = reason
+        self._metrics.closed[pool, reason] += 1
+
+    # --- a server that falls silent -------------------------------------------------------------
+
+    def watch(self) -> None:
+        """From now on the server has to say something every `response.stall`, its head first."""
+        self._heard_at = self._loop.time()
+        if self._stall_timer is None:
+            self._look_again_at(self._heard_at + self._policy.config.response.stall)
+
+    def _look_again_at(self, at: float) -> None:
+        self._stall_timer = self._loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        now, stall_s = self._loop.time(), self._policy.config.response.stall
+        if self._sending:  # it is the client that does not read
+            self._heard_at = now
+        if now < self._heard_at + stall_s:
+            self._look_again_at(self._heard_at + stall_s)
+        elif self.can_close:
+            self.close("stall")
+        else:  # nothing to end well: Envoy answers 504, or cuts an answer that has a head alone
+            self._has_ended = True
+            self._note_incomplete(self._served_by or "none", "stall")
+            self._closing = self._loop.create_task(self._send(_silent(self._request_id)))
 
     def end(self) -> None:
         """The exchange is over."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         if self._closing is not None:
             self._closing.cancel()
+
+
+def _silent(request_id: str) -> bytes:
+    message = "The model did not answer in time."
+    body = openai.error_body(message, "server_error", "upstream_timeout")
+    headers = (("content-type", "application/json"),)
+    return wire.immediate(request_id, 504, headers, body, "forebay_upstream_stall")
 
 
 def _is_short(answer: wire.AnswerHeaders) -> bool:

@@ -110,7 +110,7 @@ def _address(pool: str, endpoints: Sequence[str], replica: int | None) -> tuple[
 
 
 def _longest_answer_s(policy: config.Config) -> int:
-    return math.ceil(policy.response.deadline + policy.response.grace)
+    return math.ceil(policy.longest_s)
 
 
 def vllm(

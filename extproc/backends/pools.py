@@ -38,6 +38,7 @@ class Backends:
         self._on_load = on_load
         self._replicas: dict[str, Replica] = {}
         self._down: set[str] = set()
+        self._suspects: dict[str, asyncio.TimerHandle] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._stops: Stops | None = None
@@ -61,8 +62,12 @@ class Backends:
             self._watches.pop(url).cancel()
             del self._replicas[url]
             self._down.discard(url)
+            if timer := self._suspects.pop(url, None):
+                timer.cancel()
 
     async def close(self) -> None:
+        for timer in self._suspects.values():
+            timer.cancel()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
@@ -82,8 +87,22 @@ class Backends:
         """How many of the pool's endpoints answer: 0 to `len(pool.endpoints)`."""
         return sum(url not in self._down for url in pool.endpoints)
 
+    def suspect(self, url: str, seconds: float) -> None:
+        """Count this replica as down for so long, whatever its polls say: its answers were bad."""
+        if url not in self._replicas or url in self._suspects:
+            return
+        _log.warning("backend %s is left alone for %g s: its last answers were bad", url, seconds)
+        loop = asyncio.get_running_loop()
+        self._suspects[url] = loop.call_later(seconds, self._trust, url)
+        self._see_change()
+
+    def _trust(self, url: str) -> None:
+        del self._suspects[url]
+        self._see_change()
+
     def _see_change(self) -> None:
-        self._down = {url for url, replica in self._replicas.items() if replica.up is False}
+        down = {url for url, replica in self._replicas.items() if replica.up is False}
+        self._down = down | self._suspects.keys()
         self._on_change()
 
     def loads(self, pool: PoolConfig) -> dict[str, Load]:

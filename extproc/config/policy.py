@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, NamedTuple, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -203,16 +203,40 @@ class CacheConfig(_Block):
     exact: ExactCacheConfig | None = None
 
 
+class Expiry(NamedTuple):
+    """When the answer to a request has to have ended, and how."""
+
+    deadline_s: float
+    grace_s: float
+    """After the deadline, until Envoy cuts. 0 where nothing is to be ended well."""
+    partial: bool
+
+    @property
+    def last_s(self) -> float:
+        return self.deadline_s + self.grace_s
+
+
+class ExpiryConfig(_Block):
+    """Left out: as for all others."""
+
+    deadline: DurationS | None = None
+    on_expiry: Literal["partial", "cut"] | None = None
+
+
 class ResponseConfig(_Block):
     deadline: DurationS = 120.0
     """From the arrival of a request to the end of its answer."""
     grace: DurationS = 2.0
     """How long after the deadline the server may take to end the answer before Envoy cuts it."""
+    stall: DurationS = 30.0
+    """How long a guarded stream may be silent, before its first token too, before it is ended."""
     on_expiry: Literal["partial", "cut"] = "partial"
     """partial: ask vllm servers to end the answer well-formed at the deadline; cut: only cut it."""
+    paths: dict[Literal["/v1/chat/completions", "/v1/completions"], ExpiryConfig] = {}
+    """Other deadlines and ways for one endpoint; a tenant's own go before."""
 
 
-class TenantConfig(_Block):
+class TenantConfig(ExpiryConfig):
     model_config = ConfigDict(validate_by_name=False, validate_by_alias=True)
 
     request_class: Literal["interactive", "batch"] = Field(default="interactive", alias="class")
@@ -244,7 +268,28 @@ class Config(_Block):
 
     @property
     def drain_s(self) -> float:
-        return self.drain or self.response.deadline + self.response.grace
+        return self.drain or self.longest_s
+
+    def expiry(self, tenant: str, path: str) -> Expiry:
+        """For a tenant as it is named here (`default` for all others)."""
+        deadline_s, way = self.response.deadline, self.response.on_expiry
+        nothing = ExpiryConfig()
+        of_path = next((own for of, own in self.response.paths.items() if of == path), nothing)
+        for own in (of_path, self.tenants.get(tenant, nothing)):
+            deadline_s, way = own.deadline or deadline_s, own.on_expiry or way
+        partial = way == "partial"
+        return Expiry(deadline_s, self.response.grace if partial else 0.0, partial)
+
+    @property
+    def expiries(self) -> list[Expiry]:
+        """All that there are."""
+        paths = ("", *self.response.paths)
+        return [self.expiry(tenant, path) for tenant in ("", *self.tenants) for path in paths]
+
+    @property
+    def longest_s(self) -> float:
+        """From a request's arrival to the last moment that its answer can have."""
+        return max(expiry.last_s for expiry in self.expiries)
 
     @model_validator(mode="before")
     @classmethod

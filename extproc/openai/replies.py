@@ -97,6 +97,27 @@ def ended_choices(events: bytes) -> set[int]:
     return ended
 
 
+def before_error(events: bytes) -> bytes | None:
+    """What stands before the first error event (`data: {"error": ...}`) in these whole events of a
+    stream; None if there is none. Text that speaks of an "error" is none."""
+    at = 0
+    while (at := events.find(b"data:", at)) >= 0:
+        end = events.find(b"\n", at)
+        line = events[at + 5 : end if end >= 0 else None]
+        if (at == 0 or events[at - 1 : at] in (b"\n", b"\r")) and "error" in _object(line):
+            return events[:at]
+        at += 5
+    return None
+
+
+def is_json(text: bytes) -> bool:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
 def _object(text: bytes) -> dict[str, Any]:
     try:
         loaded = orjson.loads(text)

@@ -6,7 +6,7 @@ after half an event. It must never parse a chunk that it need not: almost all ar
 
 import re
 
-from extproc.openai import CHAT, ended_choices, partial_ending
+from extproc.openai import CHAT, before_error, ended_choices, is_json, partial_ending
 
 # A longer event is passed on in pieces, and the stream is then left to end as it will.
 _MOST_HELD_BYTES = 256 * 1024
@@ -14,6 +14,7 @@ _EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")  # on a line of its own, not in a text
 # As JSON is written with and without a space; `null` stands in all chunks but the last.
 _FINISH = (b'"finish_reason":"', b'"finish_reason": "')
+_USAGE = (b'"usage":{', b'"usage": {')
 
 
 class Guard:
@@ -24,13 +25,16 @@ class Guard:
         "_begun",
         "_broken",
         "_chunks",
+        "_cut_an_event",
         "_done",
+        "_failed",
         "_first",
         "_held",
         "_model",
         "_path",
         "_request_id",
         "_unfinished",
+        "_usage_told",
     )
 
     def __init__(self, path: str, request_id: str, model: str, choices: int) -> None:
@@ -43,6 +47,9 @@ class Guard:
         self._chunks = 0
         self._begun = False
         self._done = False
+        self._failed = False
+        self._cut_an_event = False
+        self._usage_told = False
         self._broken = False
 
     @property
@@ -56,6 +63,12 @@ class Guard:
         """The server has said all: what may be missing is [DONE] or the end of the transfer."""
         return not self._unfinished or self._done
 
+    @property
+    def has_failed(self) -> bool:
+        """The server has sent an error event inside the stream. It does not pass: `closing` ends
+        the answer in its place."""
+        return self._failed
+
     def feed(self, piece: bytes) -> bytes:
         """What of the stream may pass now that this piece has come."""
         self._begun = True
@@ -64,6 +77,8 @@ class Guard:
             self._held = b""
         if not self._broken and not piece.endswith(b"\n\n"):
             piece = self._whole_events(piece)
+        if b'"error"' in piece and (before := before_error(piece)) is not None:
+            piece, self._failed = before, True
         if not self._first:
             self._first = _first_event(piece)
         self._chunks += piece.count(b"data:")
@@ -71,12 +86,25 @@ class Guard:
             self._done = True
         if _FINISH[0] in piece or _FINISH[1] in piece:
             self._unfinished -= ended_choices(piece)
+        if not self._unfinished and (_USAGE[0] in piece or _USAGE[1] in piece):
+            self._usage_told = True
         return piece
 
     def end(self) -> bytes:
-        """The server has closed the stream: what is still held."""
+        """The server has closed the stream: what is still held, if it is an event that lacks its
+        blank line alone."""
+        held, was_broken = self._release(), self._broken
+        if held.startswith(b"data:") and not was_broken:
+            held = self.feed(held.rstrip(b"\r\n") + b"\n\n")
+            if not self._done and not is_json(held[5:]):
+                held = b""
         self._broken = True
-        return self._release()
+        return held
+
+    @property
+    def lacks_its_end(self) -> bool:
+        """The server has closed the stream without [DONE]; `closing` may still be written."""
+        return not self._done and not self._cut_an_event
 
     def closing(self, reason: str, *, with_usage: bool) -> bytes:
         """What ends the answer here and now: for each choice that has not ended a last chunk marked
@@ -93,7 +121,9 @@ class Guard:
             model=self._model,
             reason=reason,
             choices=sorted(self._unfinished),
-            tokens_estimate=max(self._chunks - head, 0) if with_usage else None,
+            tokens_estimate=max(self._chunks - head, 0)
+            if with_usage and not self._usage_told
+            else None,
         )
 
     def _whole_events(self, piece: bytes) -> bytes:
@@ -102,7 +132,7 @@ class Guard:
             end = match.end()
         self._held = piece[end:]
         if len(self._held) > _MOST_HELD_BYTES:
-            self._broken = True
+            self._broken = self._cut_an_event = True
             return piece[:end] + self._release()
         return piece[:end]
 

@@ -280,3 +280,69 @@ async def _raw(gateway: Gateway, body: dict[str, Any]) -> tuple[bytes, bytes]:
             pass
     head, _, rest = got.partition(b"\r\n\r\n")
     return head, rest
+
+
+async def test_a_tenant_and_an_endpoint_have_deadlines_of_their_own(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(
+        policy={
+            "response": {
+                "deadline": "20s",
+                "paths": {"/v1/completions": {"deadline": "400ms", "on_expiry": "cut"}},
+            },
+            "tenants": {"acme": {}, "nightly": {"deadline": "600ms"}},
+        }
+    )
+    long = chat(max_tokens=400)
+    whole = await gateway.ask(long)
+    nightly = await gateway.ask(long, headers={"authorization": "Bearer sk-demo-nightly"})
+    prompt = {"model": "auto", "prompt": "Tell me", "max_tokens": 400}
+    completion = await gateway.ask(prompt, path="/v1/completions")
+    assert whole.json["choices"][0]["finish_reason"] == "length"
+    assert nightly.json["choices"][0]["finish_reason"] == "abort"
+    assert (completion.status, completion.code) == (504, "upstream_timeout")
+    gateway.wait_until_idle()
+
+
+async def test_a_server_whose_answers_end_badly_is_left_alone_for_a_while(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway(
+        policy={"routing": {"fallback": {"small": ["small", "large"]}}},
+    )
+    await gateway.ask(chat(stream=True, max_tokens=2))  # tells that its usage is counted
+    gateway.wait_until_accounted()
+    gateway.set_faults("small", {"error_event_after": 3})
+    for _ in range(3):
+        assert b'"error"' in (await gateway.ask(chat(stream=True, max_tokens=9))).body
+    error = 'forebay_endings_total{ending="error",pool="small"}'
+    await gateway.until_async(lambda: gateway.metric(error) == 3, "not seen")
+    assert not gateway.status("small")["up"]
+    other = await gateway.ask(chat(stream=True, max_tokens=2))
+    assert other.headers["x-forebay-route"] == "large; reason=default; small is down"
+    gateway.set_faults("small", {})
+    await gateway.until_async(lambda: gateway.status("small")["up"], "never trusted again")
+    assert (await gateway.ask(chat(max_tokens=1))).headers["x-forebay-served-by"] == "small"
+
+
+async def test_the_tokens_of_a_stream_that_was_left_are_estimated_and_called_so(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway()
+    for _ in range(2):
+        await gateway.ask(chat(stream=True, max_tokens=50))
+    async with gateway.raw() as (reader, writer):
+        body = json.dumps(chat(stream=True, max_tokens=5000)).encode()
+        writer.write(gateway.head("content-type: application/json", f"content-length: {len(body)}"))
+        writer.write(body)
+        await writer.drain()
+        seen = b""
+        while seen.count(b'"content"') < 100:
+            seen += await reader.read(65536)
+    estimated = 'forebay_tokens_total{kind="completion_estimated",pool="small"'
+    await gateway.until_async(lambda: gateway.metric(estimated) > 0, "not estimated")
+    assert 70 <= gateway.metric(estimated) <= 200
+    assert gateway.metric('forebay_tokens_total{kind="completion",pool="small"') == 100
+    assert gateway.metric('forebay_endings_total{ending="client_left",pool="small"}') == 1
+    gateway.wait_until_idle()

@@ -130,7 +130,9 @@ async def test_an_event_that_is_a_plain_value_passes_and_envoy_lives(
         envoy = gateway.stack.pid("envoy")
         for _ in range(2):
             answer = await gateway.ask(chat(model="small-7b", stream=True))
-            assert (answer.status, answer.body) == (200, event)
+            assert answer.status == 200
+            assert answer.body.startswith(event)  # and the end that the server did not write
+            assert chunks(answer.body[len(event) :])[-1]["forebay"]["reason"] == "upstream_error"
             assert answer.headers["content-type"] == "text/event-stream"
         assert gateway.stack.pid("envoy") == envoy
 
@@ -199,3 +201,90 @@ async def test_a_client_that_leaves_frees_slot_and_server(gateway: Gateway) -> N
         await reader.readuntil(b"data: ")
     await gateway.until_async(lambda: gateway.running("small") == 0, "the server still works")
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 0, "slot leaked")
+
+
+# --- servers that fall silent or fail ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def silent(make_gateway: MakeGateway) -> Gateway:
+    """Half a second of silence is a stall; the deadline is far away."""
+    policy = {
+        "pools": GUARDED,
+        "routing": {"fallback": {}},
+        "response": {"deadline": "20s", "stall": "500ms"},
+    }
+    return make_gateway(policy=policy)
+
+
+@pytest.mark.parametrize("model", ["small-7b", "large-70b"])
+async def test_a_server_that_stops_without_closing(silent: Gateway, model: str) -> None:
+    pool = model.partition("-")[0]
+    silent.set_faults(pool, {"stall_after": 5})
+    began = time.monotonic()
+    body = chat(model=model, stream=True, max_tokens=50, stream_options={"include_usage": True})
+    answer = await silent.ask(body)
+    assert 0.4 < time.monotonic() - began < 1.5
+    *texts, last, usage = chunks(answer.body)
+    assert last["forebay"] == {"incomplete": True, "reason": "stall"}
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert sum(bool(c["choices"][0]["delta"].get("content")) for c in texts) == 5
+    assert usage["usage"]["completion_tokens"] == 5
+    assert usage["forebay"]["usage_estimated"]
+    silent.set_faults(pool, {})
+    await silent.until_async(lambda: silent.running(pool) == 0, "the server still works")
+    silent.wait_until_idle()
+    closed = f'forebay_closed_answers_total{{pool="{pool}",reason="stall"}}'
+    assert silent.metric(closed) >= 1
+
+
+async def test_a_server_that_never_sends_a_first_token(silent: Gateway) -> None:
+    """The head has come, and Envoy takes no piece of ours before the server's first."""
+    silent.set_faults("small", {"stall_after": 0})
+    began = time.monotonic()
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await silent.ask(chat(model="small-7b", stream=True, max_tokens=50))
+    assert 0.4 < time.monotonic() - began < 2.5
+    silent.set_faults("small", {})
+    await silent.until_async(lambda: silent.running("small") == 0, "the server still works")
+    silent.wait_until_idle()
+
+
+async def test_a_server_that_does_not_answer_at_all(silent: Gateway) -> None:
+    silent.set_faults("small", {"latency_ms": 8000})
+    began = time.monotonic()
+    answer = await silent.ask(chat(model="small-7b", stream=True, max_tokens=50))
+    assert 0.4 < time.monotonic() - began < 1.5
+    assert (answer.status, answer.code) == (504, "upstream_timeout")
+    silent.set_faults("small", {})
+    silent.wait_until_idle()
+
+
+async def test_an_error_event_inside_the_stream(silent: Gateway) -> None:
+    silent.set_faults("small", {"error_event_after": 4})
+    body = chat(model="small-7b", stream=True, max_tokens=50, temperature=0)
+    for _ in range(2):
+        answer = await silent.ask(body)
+        assert "fwd=" in answer.headers["cache-status"]  # never stored
+        *texts, last = chunks(answer.body)
+        assert last["forebay"] == {"incomplete": True, "reason": "upstream_error"}
+        assert sum(bool(c["choices"][0]["delta"].get("content")) for c in texts) == 4
+        assert b'"error"' not in answer.body
+    silent.set_faults("small", {})
+    silent.wait_until_idle()
+
+
+async def test_a_server_that_closes_without_done(make_gateway: MakeGateway) -> None:
+    event = b'data: {"id":"x","choices":[{"index":0,"delta":{"content":"a"}}]}'  # no blank line
+    async with answered_by(make_gateway, event, len(event)) as gateway:
+        answer = await gateway.ask(chat(model="small-7b", stream=True))
+        first, last = chunks(answer.body)
+        assert first["choices"][0]["delta"]["content"] == "a"
+        assert last["forebay"] == {"incomplete": True, "reason": "upstream_error"}
+
+
+async def test_slow_is_not_silent(silent: Gateway) -> None:
+    """Each token comes within the stall time, all together take thrice as long."""
+    answer = await silent.ask(chat(model="small-7b", stream=True, max_tokens=300))
+    assert chunks(answer.body)[-1]["choices"][0]["finish_reason"] == "length"
+    assert b'"incomplete"' not in answer.body

@@ -201,3 +201,22 @@ def test_a_tenant_header_that_envoy_withholds_is_refused() -> None:
     document["node"]["metadata"]["forebay"]["tenant_header"] = "x-org"
     with pytest.raises(ConfigError, match=r"forebay\.tenant_header: .* do not let x-org through"):
         from_document(document)
+
+
+def test_deadlines_by_tenant_before_those_by_path_before_the_rest() -> None:
+    config = from_document(
+        policy(
+            response={
+                "deadline": "60s",
+                "grace": "2s",
+                "paths": {"/v1/completions": {"deadline": "20s", "on_expiry": "cut"}},
+            },
+            tenants={"fast": {"deadline": "5s"}, "slow": {"deadline": "90s"}, "default": {}},
+        )
+    ).config
+    chat, completions = "/v1/chat/completions", "/v1/completions"
+    assert config.expiry("default", chat) == (60, 2, True)
+    assert config.expiry("default", completions) == (20, 0, False)
+    assert config.expiry("fast", chat) == (5, 2, True)
+    assert config.expiry("fast", completions) == (5, 0, False)
+    assert config.longest_s == config.drain_s == 92

@@ -3,6 +3,7 @@
 import json
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,3 +135,55 @@ def test_an_answer_that_lacks_only_done_gets_it_and_is_not_called_incomplete() -
     assert events(watch.closing("deadline", with_usage=False)) == ["[DONE]"]
     usage = json.loads(events(watch.closing("deadline", with_usage=True))[0])
     assert usage["forebay"] == {"usage_estimated": True}
+
+
+ERROR = b'data: {"error": {"message": "EngineCore died", "code": 500}}\n\n'
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.booleans())
+def test_an_error_event_does_not_pass_and_the_answer_is_ended_in_its_place(
+    cuts: list[int], crlf: bool
+) -> None:
+    said = chunk("a") + chunk('he said "error" twice')
+    stream = said + ERROR + b"data: [DONE]\n\n"
+    if crlf:
+        said, stream = said.replace(b"\n", b"\r\n"), stream.replace(b"\n", b"\r\n")
+    places = sorted({0, *(min(cut, len(stream)) for cut in cuts), len(stream)})
+    watch, passed = guard(), b""
+    for start, end in pairwise(places):
+        passed += watch.feed(stream[start:end])
+        if watch.has_failed:
+            break
+    assert watch.has_failed
+    assert passed == said
+    *_, last, done = events(watch.closing("upstream_error", with_usage=False))
+    assert json.loads(last)["forebay"] == {"incomplete": True, "reason": "upstream_error"}
+    assert done == "[DONE]"
+
+
+def test_an_error_in_a_text_is_none() -> None:
+    watch = guard()
+    text = chunk('data: {"error": 1}') + chunk("error")
+    assert watch.feed(text) == text
+    assert not watch.has_failed
+
+
+@pytest.mark.parametrize("rest", [b"", b"\n", b"\r\n"])
+def test_a_last_event_without_its_blank_line_gets_one(rest: bytes) -> None:
+    watch = guard()
+    passed = watch.feed(chunk("a") + chunk("b").rstrip(b"\n") + rest)
+    assert passed + watch.end() == chunk("a") + chunk("b")
+    assert watch.lacks_its_end
+
+
+def test_half_an_event_at_the_end_is_dropped() -> None:
+    watch = guard()
+    assert watch.feed(chunk("a") + chunk("b")[:-8]) + watch.end() == chunk("a")
+    assert watch.lacks_its_end
+
+
+def test_a_usage_that_came_is_not_estimated_again() -> None:
+    watch = guard()
+    usage = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
+    watch.feed(chunk("a") + finished(0) + usage)
+    assert events(watch.closing("deadline", with_usage=True)) == ["[DONE]"]

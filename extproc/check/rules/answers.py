@@ -9,7 +9,18 @@ from extproc.config.tree import dig, mapping
 
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
-_TAGS = ("kind", "tenant", *_COUNTS, "ttft_us", "generation_us", "server_ttft_us", "charge")
+_TAGS = (
+    "kind",
+    "tenant",
+    *_COUNTS,
+    "ttft_us",
+    "generation_us",
+    "server_ttft_us",
+    "charge",
+    "upstream_host",
+    "body_bytes",
+    "flags",
+)
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
 _SSE = ".sse_to_metadata.v3.SseToMetadata"

@@ -83,7 +83,7 @@ def max_stream_duration(bootstrap: Bootstrap) -> Iterator[Finding]:
                     "ever.",
                     "max_stream_duration: {max_stream_duration: 900s}",
                 )
-            elif config and limit_s <= (last_s := config.response.deadline + config.response.grace):
+            elif config and limit_s <= (last_s := config.longest_s):
                 yield error(
                     "max-stream-duration-short",
                     place,
@@ -97,7 +97,7 @@ def cluster_stream_duration(bootstrap: Bootstrap) -> Iterator[Finding]:
     config = bootstrap.policy.config
     if config is None:
         return
-    last_s = config.response.deadline + config.response.grace
+    last_s = config.longest_s
     processors = {processor.cluster for _, processor in bootstrap.gateways}
     for name, cluster in bootstrap.clusters.items():
         options = cluster.common_options

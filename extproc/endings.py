@@ -1,0 +1,59 @@
+"""How an answer ended, from what Envoy logged of it, and which server that makes suspicious. Pure.
+
+Streams pass by unread, so what went wrong inside one is inferred: a vLLM server counts the tokens
+of every answer that it ends, and of none that it does not.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+Ending = Literal["whole", "error", "reset", "cut", "client_left"]
+"""whole: as the server or, in its place, the processor ended it. error: an error status, or an
+answer of status 200 without the usage that ends it (an error event inside a stream). reset: the
+server's connection broke. cut: by a time limit. client_left: before the end."""
+
+# Envoy's response flags.
+_LIMITS = frozenset(("UT", "SI", "DT", "UMSDR"))
+_RESETS = frozenset(("UC", "UR", "UF", "UPE", "LR"))
+_CLIENT = frozenset(("DC", "DR", "DPE"))
+
+# So many bad endings in a row, no good one between them, and the server is left alone for a while.
+_BAD_IN_A_ROW = 3
+_FIRST_S = 5.0
+_LONGEST_S = 60.0
+
+
+def ending(
+    status: int, details: str, flags: str, *, has_usage: bool, usage_expected: bool
+) -> Ending:
+    """`details` and `flags`: Envoy's response code details and flags (`UC,URX`). `usage_expected`:
+    the pool's servers are asked for the usage of every answer, and it is counted as it passes."""
+    told = frozenset(flags.split(","))
+    if told & _CLIENT:
+        return "client_left"
+    if told & _LIMITS or details == "forebay_upstream_stall":
+        return "cut"
+    if told & _RESETS:
+        return "reset"
+    if status >= 500:
+        return "error"
+    return "error" if status == 200 and usage_expected and not has_usage else "whole"
+
+
+class Suspicion:
+    """Counts bad endings by server. `suspect(url, seconds)` is called for one that had
+    _BAD_IN_A_ROW of them: first for 5 s, then for twice as long each time, up to a minute; a whole
+    answer clears it."""
+
+    def __init__(self, suspect: Callable[[str, float], None]) -> None:
+        self._suspect = suspect
+        self._bad: dict[str, int] = {}  # in a row; servers without any are not kept
+
+    def saw(self, url: str, how: Ending) -> None:
+        if how == "whole":
+            self._bad.pop(url, None)
+        elif how != "client_left":
+            bad = self._bad[url] = self._bad.get(url, 0) + 1
+            if bad >= _BAD_IN_A_ROW:
+                again = bad - _BAD_IN_A_ROW
+                self._suspect(url, min(_FIRST_S * 2.0**again, _LONGEST_S))

@@ -1,0 +1,55 @@
+"""What Envoy's log says of an answer's end, and when a server is left alone."""
+
+import pytest
+
+from extproc.endings import Ending, Suspicion, ending
+
+
+@pytest.mark.parametrize(
+    ("status", "flags", "has_usage", "how"),
+    [
+        (200, "-", True, "whole"),
+        (200, "-", False, "error"),  # an error event inside
+        (400, "-", False, "whole"),  # the server's own refusal
+        (429, "-", False, "whole"),
+        (500, "-", False, "error"),
+        (503, "UH", False, "error"),
+        (503, "UC,URX", False, "reset"),
+        (503, "UF", False, "reset"),
+        (200, "UC", False, "reset"),
+        (504, "UT", False, "cut"),
+        (200, "UT", False, "cut"),
+        (200, "SI", False, "cut"),
+        (200, "DT", False, "cut"),
+        (200, "DC", False, "client_left"),
+        (0, "DC", False, "client_left"),
+        (0, "DR", False, "client_left"),
+    ],
+)
+def test_how_an_answer_ended(status: int, flags: str, has_usage: bool, how: Ending) -> None:
+    assert ending(status, "x", flags, has_usage=has_usage, usage_expected=True) == how
+
+
+def test_a_stall_that_we_ended_is_a_cut() -> None:
+    assert ending(504, "forebay_upstream_stall", "-", has_usage=False, usage_expected=True) == "cut"
+
+
+def test_no_usage_is_no_error_where_none_is_counted() -> None:
+    assert ending(200, "x", "-", has_usage=False, usage_expected=False) == "whole"
+
+
+def test_three_bad_endings_in_a_row_make_a_server_suspicious_for_longer_each_time() -> None:
+    told: list[tuple[str, float]] = []
+    suspicion = Suspicion(lambda url, seconds: told.append((url, seconds)))
+    for how in ("reset", "error", "client_left", "whole", "cut", "reset", "client_left"):
+        suspicion.saw("a", how)
+    assert told == []
+    suspicion.saw("b", "reset")
+    suspicion.saw("a", "error")
+    assert told == [("a", 5.0)]
+    for _ in range(5):
+        suspicion.saw("a", "reset")
+    assert [seconds for _, seconds in told] == [5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
+    suspicion.saw("a", "whole")
+    suspicion.saw("a", "reset")
+    assert len(told) == 6
