@@ -18,6 +18,21 @@ class Charge(NamedTuple):
     """The tenant itself, not its label."""
 
 
+class Bill(NamedTuple):
+    """Of an admitted request, what its cost depends on beside tokens and pool."""
+
+    feature: str = ""
+    batch: bool = False
+    instead_of: str = ""
+    """The pool to which it would have gone but for the rules; empty: to the same one."""
+    answers: int = 1
+    """How many it asked for: its choices, times its prompts."""
+    cap_tokens: int = 0
+    """Most tokens of each answer, as we cut it; 0: we did not."""
+    most_tokens: int = 0
+    """As the client wanted it; 0: it did not say."""
+
+
 @dataclass(slots=True)
 class Account:
     """What one answered exchange used. None: Envoy did not see it."""
@@ -32,6 +47,7 @@ class Account:
     queue_s: float
     """Of the time to the first token, what was waited for a slot."""
     charge: Charge | None
+    bill: Bill
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
@@ -58,6 +74,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s=tpot_s,
         queue_s=_queue_s(tags),
         charge=_charge(tags),
+        bill=_bill(tags),
     )
 
 
@@ -85,3 +102,15 @@ def _charge(tags: Mapping[str, str]) -> Charge | None:
     pool, _, rest = tags.get("charge", "-").partition(" ")
     tokens, _, payer = rest.partition(" ")
     return Charge(pool, int(tokens), payer) if tokens.isdigit() else None
+
+
+def _bill(tags: Mapping[str, str]) -> Bill:
+    """Written by Exchange as `FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST`."""
+    parts = tags.get("bill", "-").split(" ")
+    if len(parts) != 6 or not all(map(str.isdigit, parts[3:])):
+        return _NO_BILL
+    feature, request_class, instead_of, answers, cap, most = parts
+    return Bill(feature, request_class == "batch", instead_of, int(answers), int(cap), int(most))
+
+
+_NO_BILL = Bill()  # an Envoy config without the tag

@@ -9,7 +9,7 @@ from extproc.config.tree import dig, mapping
 
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
-_TAGS = ("kind", "tenant", *_COUNTS, "ttft_us", "generation_us", "queue_ms", "charge")
+_TAGS = ("kind", "tenant", *_COUNTS, "ttft_us", "generation_us", "queue_ms", "charge", "bill")
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
 _SSE = ".sse_to_metadata.v3.SseToMetadata"
