@@ -21,6 +21,8 @@ OTHER = "other"
 # a client that left, 504 an answer that did not end in time.
 _WORKED = (0, 200, 504)
 
+_LARGEST_POWER = 20
+
 
 class _Line:
     __slots__ = ("cached", "completion", "prompt", "requests", "uncounted", "unpriced", "usd")
@@ -48,8 +50,9 @@ class Ledger:
         """By tenant, feature, model, pool."""
         self._saved: defaultdict[tuple[str, str], _Saved] = defaultdict(_Saved)
         """By tenant, lever."""
-        self._beyond_cap: defaultdict[tuple[str, int], Running] = defaultdict(Running)
-        """By pool and cap: how far answers that it did not bind went beyond it, in tokens."""
+        self._beyond_cap: defaultdict[tuple[str, int, int], Running] = defaultdict(Running)
+        """By pool, cap and the client's own limit (its power of two, since that limits answers,
+        too): how far answers that were not cut went beyond the cap, in tokens."""
 
     def answered(
         self, config: Config, *, pool: str, tenant: str, status: int, account: Account
@@ -98,15 +101,15 @@ class Ledger:
 
     def _cut_tokens(self, config: Config, pool: str, bill: Bill, completion: int) -> float:
         """What our cap took off this answer, estimated. Learns from those that it did not bind."""
-        cap = bill.cap_tokens
+        cap, limit = bill.cap_tokens, min(bill.most_tokens.bit_length(), _LARGEST_POWER)
         if not cap:
             cap = config.admission.shorter_tokens
             if "shorter" in config.admission.on_overload and completion > cap * bill.answers:
-                self._beyond_cap[pool, cap].add(completion / bill.answers - cap)
+                self._beyond_cap[pool, cap, limit].add(completion / bill.answers - cap)
             return 0.0
         if completion < cap * bill.answers:
             return 0.0
-        beyond = self._beyond_cap[pool, cap].mean
+        beyond = self._beyond_cap[pool, cap, limit].mean
         if bill.most_tokens:
             beyond = min(beyond, bill.most_tokens - cap)
         return beyond * bill.answers

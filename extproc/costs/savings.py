@@ -32,8 +32,8 @@ LEVERS = {
     ),
     "prefix_cache": Lever("cached input tokens at the price of input"),
     "output_cap": Lever(
-        "an answer cut at admission.shorter_tokens goes as far beyond it as the pool's uncut "
-        "answers lately did on average, within the client's max_tokens",
+        "an answer cut at admission.shorter_tokens goes as far beyond it as the pool's uncut ones "
+        "with a like max_tokens lately did on average",
         estimated=True,
     ),
     "batch": Lever("the full price, for requests of class batch"),

@@ -234,8 +234,10 @@ def test_a_cap_saves_what_answers_without_it_lately_went_beyond_it() -> None:
     cut = account(completion=10, bill=CAPPED)
     assert not saved(ledger_after(cut)), "nothing is known yet"
     assert saved(ledger_after(*free, cut)) == {"output_cap": 30 * per_token}
-    within = account(completion=10, bill="search interactive - 1 10 25")
-    assert saved(ledger_after(*free, within)) == {"output_cap": 15 * per_token}
+    limited = [account(completion=24, bill="search interactive - 1 0 24"), *free]
+    within = account(completion=10, bill="search interactive - 1 10 22")
+    assert saved(ledger_after(*limited, within)) == {"output_cap": 12 * per_token}
+    assert not saved(ledger_after(*free, within)), "none had such a limit"
     choices = account(completion=20, bill="search interactive - 2 10 0")
     assert saved(ledger_after(*free, choices)) == {"output_cap": 60 * per_token}
     ended = account(completion=9, bill=CAPPED)
