@@ -6,6 +6,7 @@ processor may have admitted it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -74,7 +75,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s=tpot_s,
         queue_s=_queue_s(tags),
         charge=_charge(tags),
-        bill=_bill(tags),
+        bill=_bill(tags.get("bill", "-")),
     )
 
 
@@ -104,13 +105,11 @@ def _charge(tags: Mapping[str, str]) -> Charge | None:
     return Charge(pool, int(tokens), payer) if tokens.isdigit() else None
 
 
-def _bill(tags: Mapping[str, str]) -> Bill:
+@lru_cache(maxsize=1024)  # many are alike
+def _bill(text: str) -> Bill:
     """Written by Exchange as `FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST`."""
-    parts = tags.get("bill", "-").split(" ")
+    parts = text.split(" ")
     if len(parts) != 6 or not all(map(str.isdigit, parts[3:])):
-        return _NO_BILL
+        return Bill()  # an Envoy config without the tag
     feature, request_class, instead_of, answers, cap, most = parts
     return Bill(feature, request_class == "batch", instead_of, int(answers), int(cap), int(most))
-
-
-_NO_BILL = Bill()  # an Envoy config without the tag

@@ -12,7 +12,7 @@ from extproc.accounting import Account, Bill
 from extproc.admission import Running
 from extproc.config import Config
 from extproc.costs.report import Cost, Report, Saving, Share, Tokens, report
-from extproc.costs.savings import LEVERS, Case, repeated, savings, without
+from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
 
 OTHER = "other"
 """The feature of a request that names none, or one that the config does not."""
@@ -76,13 +76,20 @@ class Ledger:
         if served.price is None:
             return
         factor = config.costs.batch_price if bill.batch else 1.0
-        paid = Case(served.price, prompt, cached, completion, factor)
-        line.usd += paid.usd()
+        line.usd += cost_usd(served.price, prompt, cached, completion, factor)
         # A fallback's answer is no merit of the rules.
-        routed = account.charge is not None and account.charge.pool == pool
+        routed = bill.instead_of and account.charge is not None and account.charge.pool == pool
         other = config.pools.get(bill.instead_of) if routed else None
-        changes = without(paid, instead_of=other.price if other else None, cut_tokens=cut)
-        for lever, usd in savings(paid, changes).items():
+        saved = savings(
+            served.price,
+            prompt,
+            cached,
+            completion,
+            factor,
+            instead_of=other.price if other else None,
+            cut_tokens=cut,
+        )
+        for lever, usd in saved.items():
             self._save(tenant, lever, usd)
 
     def hit(
@@ -92,7 +99,7 @@ class Ledger:
         price = config.pools[pool].price
         if price is not None:
             factor = config.costs.batch_price if batch else 1.0
-            self._save(tenant, "exact_hit", repeated(price, prompt, completion, factor).usd())
+            self._save(tenant, "exact_hit", repeated_usd(price, prompt, completion, factor))
 
     def _save(self, tenant: str, lever: str, usd: float) -> None:
         saved = self._saved[tenant, lever]

@@ -6,7 +6,7 @@ discount on a discount) is no lever's alone and stands apart, as `together`: pai
 the cost with every lever off, and nothing is counted twice.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from extproc.config import PriceConfig
 
@@ -43,82 +43,61 @@ LEVERS = {
 }
 
 
-class Case(NamedTuple):
-    """What a request costs: its tokens at a price. A token count may be an estimate, so no whole
-    number."""
-
-    price: PriceConfig
-    prompt: float
-    cached: float
-    """Of `prompt`; never more."""
-    completion: float
-    factor: float
-    """On the whole: below 1 for batch."""
-
-    def usd(self) -> float:
-        price, prompt, cached, completion, factor = self
-        micro = (
-            (prompt - cached) * price.input
-            + cached * price.cached_input
-            + completion * price.output
-        )
-        return micro * factor / 1e6
+def cost_usd(
+    price: PriceConfig, prompt: float, cached: float, completion: float, factor: float
+) -> float:
+    """What so many tokens cost. `cached`: of `prompt`, never more. `factor`: on the whole, below 1
+    for batch. A count may be an estimate, so no whole number."""
+    micro_usd = (
+        (prompt - cached) * price.input + cached * price.cached_input + completion * price.output
+    )
+    return micro_usd * factor / 1e6
 
 
-Change = dict[str, Any]
-"""Members of a Case as they would be without a lever; each lever changes one of its own."""
+def savings(
+    price: PriceConfig,
+    prompt: float,
+    cached: float,
+    completion: float,
+    factor: float,
+    *,
+    instead_of: PriceConfig | None = None,
+    cut_tokens: float = 0.0,
+) -> dict[str, float]:
+    """By lever, each above 0, for an answer with the cost that `cost_usd` says. `instead_of`: the
+    price of the pool to which the request would have gone but for the rules. `cut_tokens`: what the
+    cap took off the answer.
 
-
-def without(
-    paid: Case, *, instead_of: PriceConfig | None = None, cut_tokens: float = 0.0
-) -> dict[str, Change]:
-    """For each lever that acted, what would be otherwise without it. `instead_of`: the price of the
-    pool to which the request would have gone but for the rules. `cut_tokens`: what the cap took off
-    the answer."""
-    changes: dict[str, Change] = {}
-    if instead_of is not None:
-        changes["routing"] = {"price": instead_of}
-    if paid.cached:
-        changes["prefix_cache"] = {"cached": 0}
-    if cut_tokens:
-        changes["output_cap"] = {"completion": paid.completion + cut_tokens}
-    if paid.factor < 1:
-        changes["batch"] = {"factor": 1.0}
-    return changes
-
-
-def all_off(paid: Case, changes: dict[str, Change]) -> Case:
-    merged: Change = {}
-    for change in changes.values():
-        merged |= change
-    return paid._replace(**merged)
-
-
-def savings(paid: Case, changes: dict[str, Change]) -> dict[str, float]:
-    """By lever, each above 0. `changes`: see `without`.
-
-    In the order of `changes`, no lever gets more than what is left of the saving of all: with odd
-    prices (a large pool without a discount for cached tokens) their sum would exceed it.
+    In the order below, no lever gets more than what is left of the saving of all: with odd prices
+    (a large pool without a discount for cached tokens) their sum would exceed it.
     """
+    without: dict[str, float] = {}
+    if instead_of is not None:
+        without["routing"] = cost_usd(instead_of, prompt, cached, completion, factor)
+    if cached:
+        without["prefix_cache"] = cost_usd(price, prompt, 0, completion, factor)
+    if cut_tokens:
+        without["output_cap"] = cost_usd(price, prompt, cached, completion + cut_tokens, factor)
+    if factor < 1:
+        without["batch"] = cost_usd(price, prompt, cached, completion, 1.0)
+    if not without:
+        return without
+    paid_usd = cost_usd(price, prompt, cached, completion, factor)
+    left_usd = cost_usd(instead_of or price, prompt, 0, completion + cut_tokens, 1.0) - paid_usd
     saved: dict[str, float] = {}
-    if not changes:
-        return saved
-    paid_usd = paid.usd()
-    left_usd = all_off(paid, changes).usd() - paid_usd
-    for lever, change in changes.items():
-        alone_usd = left_usd if len(changes) == 1 else paid._replace(**change).usd() - paid_usd
-        usd = min(alone_usd, left_usd)
-        if usd > 0:
-            saved[lever] = usd
-            left_usd -= usd
-    if left_usd > _NOTHING_USD and len(changes) > 1:
+    for lever, usd in without.items():
+        alone_usd = min(usd - paid_usd, left_usd)
+        if alone_usd > 0:
+            saved[lever] = alone_usd
+            left_usd -= alone_usd
+    if left_usd > _NOTHING_USD:
         saved["together"] = left_usd
     return saved
 
 
-def repeated(price: PriceConfig, prompt: int, completion: int, factor: float) -> Case:
+def repeated_usd(price: PriceConfig, prompt: int, completion: int, factor: float) -> float:
     """What an answer out of the cache would have cost once more. A model that answers the same
     prompt again finds it in its prefix cache, but for the last token's block, if it still has it:
     the least that can have been saved."""
     cached = max(prompt - 1, 0) // _BLOCK_TOKENS * _BLOCK_TOKENS
-    return Case(price, prompt, cached, completion, factor)
+    return cost_usd(price, prompt, cached, completion, factor)

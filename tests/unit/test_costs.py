@@ -25,7 +25,7 @@ from extproc.config import (
     TenantConfig,
 )
 from extproc.costs import Ledger
-from extproc.costs.savings import LEVERS, Case, all_off, repeated, savings, without
+from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
 from extproc.gateway import Gateway
 from extproc.wire import LogEntry
 
@@ -86,35 +86,33 @@ def saved(ledger: Ledger) -> dict[str, float]:
 
 
 def test_cached_input_has_a_price_of_its_own() -> None:
-    assert Case(SMALL, 1000, 0, 100, 1.0).usd() == pytest.approx(140e-6)
-    assert Case(SMALL, 1000, 800, 100, 1.0).usd() == pytest.approx(76e-6)
-    assert Case(SMALL, 1000, 800, 100, 0.5).usd() == pytest.approx(38e-6)
+    assert cost_usd(SMALL, 1000, 0, 100, 1.0) == pytest.approx(140e-6)
+    assert cost_usd(SMALL, 1000, 800, 100, 1.0) == pytest.approx(76e-6)
+    assert cost_usd(SMALL, 1000, 800, 100, 0.5) == pytest.approx(38e-6)
 
 
 def test_each_lever_is_worth_what_it_alone_would_have_cost_more() -> None:
-    paid = Case(SMALL, 1000, 800, 100, 0.5)
-    off = without(paid, instead_of=LARGE, cut_tokens=20)
-    found = savings(paid, off)
-    assert found["routing"] == pytest.approx(Case(LARGE, 1000, 800, 100, 0.5).usd() - paid.usd())
+    paid = (SMALL, 1000, 800, 100, 0.5)
+    paid_usd = cost_usd(*paid)
+    found = savings(*paid, instead_of=LARGE, cut_tokens=20)
+    assert found["routing"] == pytest.approx(cost_usd(LARGE, 1000, 800, 100, 0.5) - paid_usd)
     assert found["prefix_cache"] == pytest.approx(0.5 * 800 * 0.08e-6)
     assert found["output_cap"] == pytest.approx(0.5 * 20 * 0.4e-6)
-    assert found["batch"] == pytest.approx(paid.usd())
-    everything = Case(LARGE, 1000, 0, 120, 1.0).usd()
-    assert paid.usd() + sum(found.values()) == pytest.approx(everything)
+    assert found["batch"] == pytest.approx(paid_usd)
+    everything = cost_usd(LARGE, 1000, 0, 120, 1.0)
+    assert paid_usd + sum(found.values()) == pytest.approx(everything)
     assert found["together"] > 0
 
 
-prices = st.builds(
-    lambda input_usd, cached_share, output: PriceConfig(
-        input=input_usd, cached_input=input_usd * cached_share, output=output
-    ),
-    st.floats(0.001, 100),
-    st.floats(0, 1),
-    st.floats(0.001, 100),
-)
-cases = st.builds(
-    lambda price, prompt, cached, completion, factor: Case(
-        price, prompt, prompt * cached // 100, completion, factor
+def price(input_usd: float, cached_share: float, output: float) -> PriceConfig:
+    return PriceConfig(input=input_usd, cached_input=input_usd * cached_share, output=output)
+
+
+dollars, shares = st.floats(0.001, 100), st.floats(0, 1)
+prices = st.builds(price, dollars, shares, dollars)
+paid_for = st.builds(
+    lambda price, prompt, cached, completion, factor: (
+        *(price, prompt, prompt * cached // 100, completion, factor),
     ),
     prices,
     st.integers(1, 100_000),
@@ -122,47 +120,53 @@ cases = st.builds(
     st.integers(0, 10_000),
     st.sampled_from([1.0, 0.5, 0.0]),
 )
+cuts = st.sampled_from([0.0, 1.5, 400.0])
 
 
-@given(cases, st.one_of(st.none(), prices), st.sampled_from([0.0, 1.5, 400.0]))
+@given(paid_for, st.one_of(st.none(), prices), cuts)
 def test_cost_and_savings_are_the_cost_without_any_lever_and_none_is_negative(
-    paid: Case, instead_of: PriceConfig | None, cut_tokens: float
+    paid: Any, instead_of: PriceConfig | None, cut_tokens: float
 ) -> None:
-    """Whatever the prices: where the other pool is no dearer, only less is claimed."""
-    off = without(paid, instead_of=instead_of, cut_tokens=cut_tokens)
-    found = savings(paid, off)
+    """Whatever the prices; where everything off would have been cheaper, nothing was saved."""
+    found = savings(*paid, instead_of=instead_of, cut_tokens=cut_tokens)
     assert all(usd > 0 for usd in found.values())
     assert found.keys() <= LEVERS.keys()
-    whole = max(all_off(paid, off).usd() - paid.usd(), 0.0)
-    assert sum(found.values()) == pytest.approx(whole, rel=1e-6, abs=1e-11)
+    own_price, prompt, _, completion, _ = paid
+    everything = cost_usd(instead_of or own_price, prompt, 0, completion + cut_tokens, 1.0)
+    paid_usd = cost_usd(*paid)
+    expected = pytest.approx(max(everything, paid_usd), rel=1e-6, abs=1e-11)
+    assert paid_usd + sum(found.values()) == expected
 
 
-@given(cases, st.floats(1, 10), st.sampled_from([0.0, 400.0]))
-def test_at_prices_that_differ_by_a_factor_each_lever_is_exact(
-    paid: Case, dearer: float, cut_tokens: float
+@given(paid_for, st.floats(1, 10), cuts)
+def test_where_the_other_pool_is_dearer_by_a_factor_each_lever_is_exact(
+    paid: Any, dearer: float, cut_tokens: float
 ) -> None:
+    own, prompt, cached, completion, factor = paid
     other = PriceConfig(
-        input=paid.price.input * dearer,
-        cached_input=paid.price.cached_input * dearer,
-        output=paid.price.output * dearer,
+        input=own.input * dearer, cached_input=own.cached_input * dearer, output=own.output * dearer
     )
-    off = without(paid, instead_of=other, cut_tokens=cut_tokens)
-    found = savings(paid, off)
-    for lever, change in off.items():
-        alone = paid._replace(**change).usd() - paid.usd()
+    found = savings(*paid, instead_of=other, cut_tokens=cut_tokens)
+    for lever, without in {
+        "routing": (other, prompt, cached, completion, factor),
+        "prefix_cache": (own, prompt, 0, completion, factor),
+        "output_cap": (own, prompt, cached, completion + cut_tokens, factor),
+        "batch": (own, prompt, cached, completion, 1.0),
+    }.items():
+        alone = cost_usd(*without) - cost_usd(*paid)
         assert found.get(lever, 0.0) == pytest.approx(alone, rel=1e-6, abs=1e-11), lever
 
 
 def test_a_lever_that_made_it_dearer_saved_nothing() -> None:
-    paid = Case(LARGE, 1000, 0, 100, 1.0)
-    assert savings(paid, without(paid, instead_of=SMALL)) == {}
+    assert savings(LARGE, 1000, 0, 100, 1.0, instead_of=SMALL) == {}
 
 
 @pytest.mark.parametrize(
     ("prompt", "cached"), [(0, 0), (1, 0), (16, 0), (17, 16), (100, 96), (113, 112)]
 )
 def test_a_repeated_prompt_would_have_been_found_in_whole_blocks(prompt: int, cached: int) -> None:
-    assert repeated(SMALL, prompt, 10, 1.0).cached == cached
+    expected = cost_usd(SMALL, prompt, cached, 10, 1.0)
+    assert repeated_usd(SMALL, prompt, 10, 1.0) == pytest.approx(expected)
 
 
 # --- the sums ----------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ def test_what_was_worked_on_and_not_counted_is_said(status: int, uncounted: int)
 
 def test_only_the_pool_that_a_rule_chose_saves_by_routing() -> None:
     by_rule = "search interactive large 1 0 0"
-    expected = Case(LARGE, 1000, 0, 100, 1).usd() - Case(SMALL, 1000, 0, 100, 1).usd()
+    expected = cost_usd(LARGE, 1000, 0, 100, 1) - cost_usd(SMALL, 1000, 0, 100, 1)
     assert saved(ledger_after(account(bill=by_rule))) == {"routing": expected}
     assert not saved(ledger_after(account()))
     fell_back = account("large", bill=by_rule)
