@@ -49,7 +49,8 @@ class Saving:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Sums since the processor's start; costs and savings largest first."""
+    """Sums since the processor's start. Costs and savings largest first; what no lever saved alone,
+    `together`, last."""
 
     since: str
     """ISO 8601, UTC."""
@@ -67,7 +68,7 @@ class Report:
 def report(since: str, costs: Iterable[Cost], savings: Iterable[Saving]) -> Report:
     """In order, with sums."""
     ordered = sorted(costs, key=lambda cost: (-(cost.usd or 0.0), -cost.requests))
-    largest = sorted(savings, key=lambda saving: -saving.usd)
+    largest = sorted(savings, key=lambda saving: (saving.lever == "together", -saving.usd))
     return Report(
         since=since,
         usd=sum(cost.usd or 0.0 for cost in ordered),

@@ -355,9 +355,11 @@ def test_a_tenants_report_is_its_own_and_json_is_the_same() -> None:
     }
     assert acme["usd"] < whole["usd"]
     for one in (acme, whole):
-        dollars = [saving["usd"] for saving in one["savings"]]
+        *levers, last = one["savings"]
+        assert last["lever"] == "together"
+        dollars = [saving["usd"] for saving in levers]
         assert dollars == sorted(dollars, reverse=True)
-        assert one["saved_usd"] == pytest.approx(sum(dollars))
+        assert one["saved_usd"] == pytest.approx(sum(dollars) + last["usd"])
         assert all(saving["counterfactual"] for saving in one["savings"])
     assert nobody.exit_code == 1
     assert nobody.stderr.endswith("only for acme, nightly\n")
