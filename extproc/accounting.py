@@ -6,6 +6,7 @@ processor may have admitted it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -18,6 +19,21 @@ class Charge(NamedTuple):
     """Choices times prompts."""
     payer: str
     """The tenant itself, not its label."""
+
+
+class Bill(NamedTuple):
+    """Of an admitted request, what its cost depends on beside tokens and pool."""
+
+    feature: str = ""
+    batch: bool = False
+    instead_of: str = ""
+    """The pool to which it would have gone but for the rules; empty: to the same one."""
+    answers: int = 1
+    """How many it asked for: its choices, times its prompts."""
+    cap_tokens: int = 0
+    """Most tokens of each answer, as we cut it; 0: we did not."""
+    most_tokens: int = 0
+    """As the client wanted it; 0: it did not say."""
 
 
 @dataclass(slots=True)
@@ -40,6 +56,7 @@ class Account:
     """Envoy's response flags, with commas; "-": none."""
     upstream_host: str
     """ip:port of the server that was tried last; "-" if none was."""
+    bill: Bill
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
@@ -70,6 +87,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
         body_bytes=_number(tags, "body_bytes"),
         flags=tags.get("flags", "-"),
         upstream_host=tags.get("upstream_host", "-"),
+        bill=_bill(tags.get("bill", "-")),
     )
 
 
@@ -91,3 +109,13 @@ def _charge(tags: Mapping[str, str]) -> Charge | None:
     if len(parts) < 4 or not parts[1].isdecimal() or not parts[2].isdecimal():
         return None
     return Charge(parts[0], int(parts[1]), int(parts[2]), parts[3])
+
+
+@lru_cache(maxsize=1024)  # many are alike
+def _bill(text: str) -> Bill:
+    """Written by Exchange as `FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST`."""
+    parts = text.split(" ")
+    if len(parts) != 6 or not all(map(str.isdigit, parts[3:])):
+        return Bill()  # an Envoy config without the tag
+    feature, request_class, instead_of, answers, cap, most = parts
+    return Bill(feature, request_class == "batch", instead_of, int(answers), int(cap), int(most))

@@ -11,6 +11,7 @@ import typer
 
 from extproc import config, logs
 from extproc.bench import cli as bench
+from extproc.costs import cli as costs
 from extproc.plan import cli as plan
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 from serving import cli as sim
@@ -117,7 +118,7 @@ def _welcome(stack: Stack, *, simulated: bool) -> str:
     return (
         f"\nForebay runs. Ctrl-C stops it.\n\n"
         f"  gateway      {stack.config.url}\n"
-        f"  metrics      {stack.config.admin_url}/metrics   (also /status, /readyz)\n"
+        f"  metrics      {stack.config.admin_url}/metrics   (also /status, /costs, /readyz)\n"
         f"  Envoy admin  {stack.config.envoy_admin_url}\n"
         f"  logs         {stack.folder}\n"
         f"  pools{simulators}\n{pools}\n"
@@ -256,6 +257,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 app.command("plan")(plan.command)
+app.command("costs")(costs.command)
 app.command("vllm")(vllm_profiles.vllm)
 app.add_typer(sim.app, name="sim")
 app.add_typer(bench.app, name="bench")

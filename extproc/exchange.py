@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import Fill, Hit
+from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
 from extproc.refusals import Answered, refused, try_later
@@ -210,6 +211,7 @@ class Exchange:
                     ("queue_ms", f"{self._queued_s * 1000:.1f}"),
                     ("queue_position", str(lease.position)),
                     ("charge", f"{first} {lease.ask.tokens} {lease.ask.weight} {self._payer}"),
+                    ("bill", self._bill(headers, route, request, most_tokens)),
                     ("model_span", f"{model_span[0]}:{model_span[1]}"),
                     ("body_length", str(length if new_body is body else len(new_body))),
                 ),
@@ -219,6 +221,22 @@ class Exchange:
         self._decision = "admitted"
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
         self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
+
+    def _bill(
+        self,
+        headers: wire.RequestHeaders,
+        route: Plan,
+        request: openai.Request,
+        most_tokens: int | None,
+    ) -> str:
+        """For the log, which accounting.Bill reads: FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST."""
+        feature = headers.values.get("x-feature", OTHER)
+        if feature not in self._config.features:
+            feature = OTHER
+        return (
+            f"{feature} {CLASSES[self._class_index]} {route.instead_of or '-'} "
+            f"{request.choices * request.prompt_count} {most_tokens or 0} {request.max_tokens or 0}"
+        )
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
@@ -320,6 +338,15 @@ class Exchange:
         )
         self._gateway.metrics.cache[found.result, self._tenant.label] += 1
         if found.hit is not None:
+            answer = found.hit.answer
+            self._gateway.ledger.hit(
+                self._config,
+                pool=route.wanted,
+                tenant=self._tenant.label,
+                batch=CLASSES[self._class_index] == "batch",
+                prompt=answer.prompt_tokens,
+                completion=answer.completion_tokens,
+            )
             raise self._replay(found.hit, request, "cache; reason=exact")
         return found.stale
 

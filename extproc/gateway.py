@@ -1,7 +1,8 @@
-"""What all exchanges share: the policy with its limiters and cache, the backends, the metrics."""
+"""What all exchanges share: the policy with its limiters and cache, the backends, the sums."""
 
 import asyncio
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from extproc.admission import Limiter, Marks, Running, Slo, marks
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig, Expiry, PoolConfig
+from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
@@ -92,8 +94,13 @@ class Gateway:
         self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
         self.policy = self._made(config, None)
+        self.ledger = Ledger(time.time())
         self.metrics = Metrics(
-            lambda: self.policy.limiters, self.is_up, self.servers, lambda: self.policy.cache
+            lambda: self.policy.limiters,
+            self.is_up,
+            self.servers,
+            lambda: self.policy.cache,
+            self.ledger,
         )
 
     async def start(self) -> None:
@@ -236,6 +243,10 @@ class Gateway:
                 metrics.tokens[pool, tenant, kind] += count
         if estimate := self._unfinished_tokens(pool, account):
             metrics.tokens[pool, tenant, "completion_estimated"] += estimate
+        if pool in known.pools:
+            self.ledger.answered(
+                known, pool=pool, tenant=tenant, status=entry.status, account=account
+            )
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
         if entry.status == 200 and account.server_ttft_s is not None:

@@ -17,6 +17,7 @@ from prometheus_client.utils import floatToGoString
 from extproc.admission import CLASSES, Limiter
 from extproc.backends import Servers
 from extproc.cache import ExactCache
+from extproc.costs import Ledger
 from extproc.logs import dropped_lines
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -31,9 +32,11 @@ class Metrics:
         is_up: Callable[[str], bool],
         servers: Callable[[str], Servers],
         cache: Callable[[], ExactCache | None],
+        ledger: Ledger,
     ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(_Now(limiters, is_up, servers, cache))
+        self.registry.register(_Dollars(ledger))
         self.decisions = self._counter(
             "forebay_decisions",
             "Requests by what the processor decided: admitted, or an error code of ours.",
@@ -203,6 +206,30 @@ class _Counted(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._counted.collect()
+
+
+class _Dollars(Collector):
+    """Kept by the ledger alone, and read from there when scraped."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        cost = CounterMetricFamily(
+            "forebay_cost_usd",
+            "What the counted tokens cost by the prices of the policy.",
+            labels=["tenant", "feature", "pool"],
+        )
+        for labels, usd in self._ledger.cost_usd().items():
+            cost.add_metric(labels, usd)
+        saved = CounterMetricFamily(
+            "forebay_saved_usd",
+            "What would have been paid more with a lever off; see /costs for the comparison.",
+            labels=["tenant", "lever"],
+        )
+        for labels, usd in self._ledger.saved_usd().items():
+            saved.add_metric(labels, usd)
+        yield from (cost, saved)
 
 
 class _Now(Collector):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+import orjson
 from aiohttp import web
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
@@ -263,7 +264,8 @@ class _GrpcStream:
 
 
 async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web.AppRunner:
-    """/metrics, /healthz (the process lives), /readyz (it takes exchanges), /status (the pools)."""
+    """/metrics, /healthz (the process lives), /readyz (it takes exchanges), /status (the pools),
+    /costs."""
 
     async def metrics(_: web.Request) -> web.Response:
         text = generate_latest(gateway.metrics.registry)
@@ -284,11 +286,16 @@ async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web
         ready = service.ready and len(gateway.pools_down()) < len(gateway.policy.config.pools)
         return web.json_response({"ready": ready, **gateway.status()})
 
+    async def costs(_: web.Request) -> web.Response:
+        body = orjson.dumps(gateway.ledger.report())
+        return web.Response(body=body, content_type="application/json")
+
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/status", status)
+    app.router.add_get("/costs", costs)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, _, port = address.rpartition(":")

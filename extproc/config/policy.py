@@ -84,6 +84,32 @@ class _Block(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+Usd = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceConfig(_Block):
+    """US dollars per million tokens."""
+
+    input: Usd
+    cached_input: Usd
+    """Of the input, what the prefix cache had. Left out: as input."""
+    output: Usd
+
+    @model_validator(mode="before")
+    @classmethod
+    def _cached_as_input(cls, given: object) -> object:
+        block = mapping(given)
+        return {"cached_input": block["input"], **block} if "input" in block else given
+
+    @model_validator(mode="after")
+    def _cached_is_cheaper(self) -> Self:
+        if self.cached_input > self.input:
+            raise ValueError(
+                f"cached_input ({self.cached_input:g}) must not be above input ({self.input:g})"
+            )
+        return self
+
+
 class PoolConfig(_Block):
     """The replicas of one model behind one Envoy cluster of the same name."""
 
@@ -103,6 +129,8 @@ class PoolConfig(_Block):
     """The replicas. Left out in a bootstrap: read from the Envoy cluster."""
     overflow_only: bool = False
     """Never chosen first by a rule; only as a later tier, or by its name."""
+    price: PriceConfig | None = None
+    """None: its tokens are counted, but have no cost."""
 
     @model_validator(mode="before")
     @classmethod
@@ -247,12 +275,17 @@ class TenantConfig(ExpiryConfig):
     """The pools that this tenant may use. None: all."""
 
 
+class CostsConfig(_Block):
+    batch_price: float = Field(default=1.0, ge=0, le=1)
+    """What requests of class batch cost, as a share of the price."""
+
+
 class Config(_Block):
     """The whole policy block, `forebay`."""
 
     tenant_header: HeaderName = "x-tenant-id"
     admin: Address = "127.0.0.1:9902"
-    """host:port of /metrics, /healthz, /readyz and /status."""
+    """host:port of /metrics, /healthz, /readyz, /status and /costs."""
     drain: DurationS | None = None
     """How long running exchanges may take after SIGTERM. Left out: deadline + grace, so that each
     can still be ended well-formed."""
@@ -263,6 +296,9 @@ class Config(_Block):
     cache: CacheConfig = CacheConfig()
     tenants: dict[Name, TenantConfig] = {}
     """Policy by tenant; `default` is for every tenant not named here."""
+    features: tuple[Name, ...] = ()
+    """What clients may say in x-feature, for the costs by feature; all else counts as `other`."""
+    costs: CostsConfig = CostsConfig()
     unknown_tenant: Literal["default", "refuse"] = "default"
     """What a tenant without a policy of its own gets: that of `default`, or 403."""
 

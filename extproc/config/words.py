@@ -10,8 +10,10 @@ from extproc.config.policy import (
     AdmissionConfig,
     CacheConfig,
     Config,
+    CostsConfig,
     ExactCacheConfig,
     PoolConfig,
+    PriceConfig,
     ResponseConfig,
     RoutingConfig,
     TenantConfig,
@@ -37,6 +39,9 @@ _PLAIN = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "literal_error": "must be {expected}",
@@ -63,6 +68,8 @@ def _did_you_mean(loc: tuple[int | str, ...]) -> str:
         "response": ResponseConfig,
         "cache": CacheConfig,
         "exact": ExactCacheConfig,
+        "costs": CostsConfig,
+        "price": PriceConfig,
     }
     block = next((blocks[str(part)] for part in reversed(loc[:-1]) if part in blocks), Config)
     near = difflib.get_close_matches(str(loc[-1]), block.model_fields, n=1)

@@ -24,10 +24,12 @@ _MESSAGE = {"role", *_TEXTS}
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A whole answer. `members` is the JSON object of a not streamed answer, without its id and its
-    time."""
+    time. Tokens as the server counted them."""
 
     path: str
     members: bytes
+    prompt_tokens: int
+    completion_tokens: int
 
     @property
     def size(self) -> int:
@@ -139,9 +141,10 @@ def _says_more(members: dict[str, Any], known: set[str]) -> bool:
 
 
 def _whole(path: str, members: dict[str, Any], count: int) -> Answer | None:
-    choices = members["choices"]
-    if _says_more(members, _TOP) or not isinstance(members.get("usage"), dict):
+    choices, usage = members["choices"], members.get("usage")
+    if _says_more(members, _TOP) or not isinstance(usage, dict):
         return None
+    used = cast("dict[str, object]", usage)
     if [choice["index"] for choice in choices] != list(range(count)):
         return None
     for choice in choices:
@@ -157,8 +160,15 @@ def _whole(path: str, members: dict[str, Any], count: int) -> Answer | None:
         if not all(text is None or isinstance(text, str) for text in texts):
             return None
     return Answer(
-        path, orjson.dumps({k: v for k, v in members.items() if k not in ("id", "created")})
+        path,
+        orjson.dumps({k: v for k, v in members.items() if k not in ("id", "created")}),
+        _count(used.get("prompt_tokens")),
+        _count(used.get("completion_tokens")),
     )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _assemble(path: str, events: list[bytes]) -> dict[str, Any]:

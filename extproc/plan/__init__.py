@@ -4,7 +4,8 @@
 config or a gateway.
 """
 
-from extproc.plan.gateway import GatewayError, Pool, read_pool
+from extproc.admin_port import GatewayError
+from extproc.plan.gateway import Pool, read_pool
 from extproc.plan.run import Asked, plan
 
 __all__ = ["Asked", "GatewayError", "Pool", "plan", "read_pool"]

@@ -15,12 +15,14 @@ Why = Literal["model_not_found", "model_not_allowed"]
 class Plan(NamedTuple):
     """`pools`: what Envoy tries, first to last, never empty. `reason`: for a person to read.
     `wanted`: whose answer it would be if every pool were up. `smaller`: what to try where that pool
-    sheds; empty where the choice was the client's, or the small pool already."""
+    sheds; empty where the choice was the client's, or the small pool already. `instead_of`: the
+    large pool, where a rule took another one that is up; else empty."""
 
     pools: tuple[str, ...]
     reason: str
     wanted: str
     smaller: tuple[str, ...] = ()
+    instead_of: str = ""
 
 
 class Unroutable(Exception):
@@ -67,7 +69,9 @@ def plan(
     if chosen and _fits(pools[small], tokens_needed):
         alive_from_small = tiers_from(small)[1]
         smaller = alive_from_small if alive_from_small[:1] == [small] else []
-    return Plan(tuple(alive), reason, first, tuple(smaller))
+    large = routing.large
+    ruled = model == routing.auto_model and alive[0] == first != large and large in allowed
+    return Plan(tuple(alive), reason, first, tuple(smaller), large if ruled else "")
 
 
 def _first_pool(

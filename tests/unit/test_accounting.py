@@ -29,6 +29,21 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
     assert (account.completion_tokens, account.ttft_s, account.tpot_s) == (11, None, None)
 
 
+def test_a_bill_says_what_the_cost_depends_on() -> None:
+    account = accounting.read(STREAM | {"bill": "search batch large 3 64 512"})
+    assert account
+    assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
+
+
+@pytest.mark.parametrize(
+    "bill", ["-", "", "search batch large 3 64", "a b c d e f", "a b c 1 -1 2"]
+)
+def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -> None:
+    account = accounting.read(STREAM | {"bill": bill})
+    assert account
+    assert account.bill == accounting.Bill()
+
+
 @pytest.mark.parametrize("number", ["-5", "1e300", "nan", "inf", "x", ""])
 def test_a_number_that_makes_no_sense_is_none(number: str) -> None:
     account = accounting.read(STREAM | {"completion_tokens": number})

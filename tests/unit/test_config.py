@@ -42,9 +42,41 @@ def test_a_policy_alone_is_enough() -> None:
     assert (loaded.config.response.deadline, loaded.config.response.grace) == (120.0, 0.5)
 
 
+def test_cached_input_costs_as_input_unless_the_price_says_otherwise() -> None:
+    pools = {
+        "a": {"model": "a", "slots": 1, "price": {"input": 2, "output": 5}},
+        "b": {"model": "b", "slots": 1, "price": {"input": 2, "cached_input": 0.5, "output": 5}},
+        "c": {"model": "c", "slots": 1},
+    }
+    read = from_document(policy(pools=pools)).config.pools
+    assert [pool.price and pool.price.cached_input for pool in read.values()] == [2, 0.5, None]
+
+
+def _priced(**price: Any) -> dict[str, Any]:
+    return {"pools": {"small": {"model": "s", "slots": 1, "price": price}}}
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
+        (_priced(output=1), "forebay.pools.small.price.input: missing; it is required"),
+        (_priced(input=1, output=-1), "forebay.pools.small.price.output: must be at least 0"),
+        (_priced(input="x", output=1), "forebay.pools.small.price.input: must be a number"),
+        (
+            _priced(input=1, output=float("inf")),
+            "forebay.pools.small.price.output: must be a finite number",
+        ),
+        (
+            _priced(input=1, cached_input=2, output=1),
+            "forebay.pools.small.price: cached_input (2) must not be above input (1)",
+        ),
+        (
+            _priced(input=1, cached=1, output=1),
+            "forebay.pools.small.price.cached: unknown key; did you mean cached_input?",
+        ),
+        ({"costs": {"batch": 1}}, "forebay.costs.batch: unknown key; did you mean batch_price?"),
+        ({"costs": {"batch_price": 1.5}}, "forebay.costs.batch_price: must be at most 1"),
+        ({"features": ["a b"]}, "forebay.features.0: use letters, digits"),
         ({"pool": {}}, "forebay.pool: unknown key; did you mean pools?"),
         ({"pools": {}}, "forebay.pools: must not be empty"),
         ({"pools": "small"}, "forebay.pools: must be a block of keys"),

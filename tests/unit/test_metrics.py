@@ -6,11 +6,13 @@ from prometheus_client import CollectorRegistry, Histogram, disable_created_metr
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.backends import Servers
+from extproc.costs import Ledger
 from extproc.metrics import Metrics
 
 
 def metrics() -> Metrics:
-    return Metrics(dict, lambda _: True, lambda _: Servers(0, 0, None, None, None), lambda: None)
+    no_servers = Servers(0, 0, None, None, None)
+    return Metrics(dict, lambda _: True, lambda _: no_servers, lambda: None, Ledger(0))
 
 
 def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -1,5 +1,7 @@
 """Which pools a request may use: tenant, named model, rules, fallback, health."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,27 @@ def test_the_first_rule_that_applies_decides(
     assert judge(text, budget_ms) == (size, reason)
 
 
+@pytest.mark.parametrize(
+    ("why", "given", "instead_of"),
+    [
+        ("a rule chose small", {}, "large"),
+        ("a rule chose large", {"text": "Explain why"}, ""),
+        ("the client chose", {"model": "small-7b"}, ""),
+        ("large is not the tenant's", {"allowed": ("small", "hosted")}, ""),
+        (
+            "only since large is down",
+            {"text": "Explain why", "is_up": lambda pool: pool.model != "large-70b"},
+            "",
+        ),
+        ("small is down", {"is_up": lambda pool: pool.model != "small-7b"}, ""),
+    ],
+)
+def test_a_plan_says_instead_of_which_pool_a_rule_took_another(
+    why: str, given: dict[str, Any], instead_of: str
+) -> None:
+    assert planned(**given).instead_of == instead_of, why
+
+
 def test_of_a_very_long_text_the_ends_are_judged() -> None:
     long = "a " * 1_000_000
     assert judge(long, None) == ("small", "default")
@@ -64,7 +87,8 @@ def test_of_a_very_long_text_the_ends_are_judged() -> None:
 
 
 def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
-    assert planned("Hello") == Plan(("small", "small", "large", "hosted"), "default", "small")
+    expected = Plan(("small", "small", "large", "hosted"), "default", "small", (), "large")
+    assert planned("Hello") == expected
     small = ("small", "small", "large", "hosted")
     assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large", small)
 

@@ -20,6 +20,7 @@ _TAGS = (
     "upstream_host",
     "body_bytes",
     "flags",
+    "bill",
 )
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"

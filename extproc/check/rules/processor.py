@@ -12,6 +12,7 @@ _READS = (":method", ":path", ":status", "content-encoding", "cache-control") + 
     "x-request-id",
     "x-latency-budget-ms",
     "x-request-class",
+    "x-feature",
     "x-forebay-served-by",
 )
 _SECRETS = ("authorization", "cookie", "x-api-key")

@@ -1,0 +1,10 @@
+"""What answers cost, and what each lever saved: arithmetic on finished exchanges and their sums.
+
+Pure but for `cli` and `views`, which show a running gateway's report. Must never be asked whether a
+request may go on: it hears of it when all is over.
+"""
+
+from extproc.costs.ledger import OTHER, Ledger
+from extproc.costs.report import Report
+
+__all__ = ["OTHER", "Ledger", "Report"]
