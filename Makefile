@@ -26,6 +26,7 @@ up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pool
 	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b)) $(ARGS)
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
+	@tests/get_prometheus.sh $(BIN)
 	$(BIN)/python -m pytest tests/unit -n 2 -q
 	$(BIN)/python -m pytest tests/e2e tests/vllm -n 2 --dist loadfile -q
 

