@@ -11,6 +11,7 @@ import typer
 
 from extproc import config, logs
 from extproc.bench import cli as bench
+from extproc.doctor import cli as doctor
 from extproc.plan import cli as plan
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 from serving import cli as sim
@@ -256,6 +257,7 @@ def _replace(file: Path, text: str) -> None:
 
 
 app.command("plan")(plan.command)
+app.command("doctor")(doctor.command)
 app.command("vllm")(vllm_profiles.vllm)
 app.add_typer(sim.app, name="sim")
 app.add_typer(bench.app, name="bench")

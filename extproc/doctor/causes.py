@@ -1,0 +1,297 @@
+"""Why a number is out of its SLO: what the metrics show, and what mends it. Pure.
+
+One function for TTFT and one for TPOT, written in the order in which causes are told apart. Must
+never name a cause without a number that shows it; what the metrics cannot tell apart it says.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from extproc.doctor.reading import Pool, ServerCounts
+from extproc.doctor.window import Window
+from extproc.doctor.words import percentile, share, time, tokens
+
+Name = Literal[
+    "long queue",
+    "long prompts",
+    "batch too large",
+    "memory-bound",
+    "KV cache full",
+    "elsewhere",
+    "in the servers",
+]
+
+MANY_STEP_TOKENS = 256
+"""Prompt tokens in an average step from which on prompts set its length. A GPU reads all weights
+for a step, and can compute about so many tokens meanwhile (an H100 in 16 bits: 989 TFLOP/s by 3.35
+TB/s is 295); below that a step takes about as long without them."""
+STEPS_OF_A_SHORT_PROMPT = 2
+"""A prompt that costs little is computed in one step beside the decodes, whose length it then has:
+within twice the typical gap. What takes longer takes it for prompts."""
+FULL = 0.95
+"""Of the KV cache. vLLM admits nobody whose prompt does not fit in what is free: it queues before
+the last block is taken."""
+FASTEST = 0.01
+"""The quantile of all gaps since the start that stands for what the server can do with a small
+batch. No metric tells that; it was at least once so fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    name: Name
+    evidence: str
+    fix: str
+
+
+def of_ttft(window: Window, *, tpot_held: bool) -> Cause:
+    """The largest part of the time to the first token, each taken at the SLO's percentile: waiting
+    for a slot here, waiting in the server, prefill. The latter two are told apart by their means,
+    since vLLM's buckets for them begin at 0.3 s. Where both sides together explain less than half,
+    it is none of them. `tpot_held`: more answers at once would not hurt TPOT."""
+    level = window.slo.percentile
+    ttft_s = window.gateway.ttft.quantile(level)
+    here_s = window.gateway.queue_wait.quantile(level)
+    server = window.servers
+    if server is None or not (server.ttft.count and server.prefill.count):
+        if here_s >= ttft_s / 2:
+            return _queue_here(window, here_s, tpot_held)
+        return _unread("first tokens", f"Of it {time(here_s)} are the wait for a slot.", window)
+    there_s = server.ttft.quantile(level)
+    if here_s + there_s < ttft_s / 2:
+        return _before_the_server(window, here_s, there_s)
+    queue_s, prefill_s = server.queue.mean or 0.0, server.prefill.mean or 0.0
+    waiting_s = there_s * queue_s / (queue_s + prefill_s) if queue_s + prefill_s else 0.0
+    prefilling_s = there_s - waiting_s
+    if here_s >= max(waiting_s, prefilling_s):
+        return _queue_here(window, here_s, tpot_held)
+    if waiting_s >= prefilling_s:
+        if _preempted(window) or (window.kv_usage or 0.0) >= FULL:
+            return _kv_full(window, server)
+        return _queue_there(window, waiting_s)
+    gap_s = server.gaps.quantile(0.5)
+    if server.gaps.count and prefilling_s <= STEPS_OF_A_SHORT_PROMPT * gap_s:
+        return _slow_steps(window, server)
+    return _prompts_before_the_token(window, server, prefilling_s)
+
+
+def of_tpot(window: Window) -> list[Cause]:
+    """TPOT is the mean gap between an answer's tokens. Preemptions make a few gaps very long; if
+    they hit fewer answers than the SLO allows to be late, they are not why. Is the typical gap over
+    the SLO, then all steps are slow: by what they compute (prompts), or by their batch. Is it not,
+    then a few steps are long, and it is prompts that make them so. Only what the servers' own
+    numbers show is charged to them."""
+    level, slo_s = window.slo.percentile, window.slo.tpot_s
+    server = window.servers
+    if server is None or not server.gaps.count:
+        return [_unread("tokens", "", window)]
+    if server.tpot.count and server.tpot.over(slo_s).most <= server.tpot.count * (1 - level):
+        return [_after_the_server(window, server)]
+    causes = [_kv_full(window, server)] if _preempted(window) else []
+    if server.gaps.quantile(0.5) > slo_s:
+        if _prompt_tokens_in_a_step(server) > MANY_STEP_TOKENS:
+            causes.append(_prompts_between_tokens(window, server))
+        else:
+            causes.append(_slow_steps(window, server))
+    elif not causes:
+        if server.steps.over(MANY_STEP_TOKENS).least:
+            causes.append(_prompts_between_tokens(window, server))
+        else:
+            causes.append(_stalls(server))
+    return causes
+
+
+# What shows a cause, and what mends it.
+
+
+def _queue_here(window: Window, here_s: float, tpot_held: bool) -> Cause:
+    now = window.now
+    shed = "Shed earlier"
+    if now.high_water:
+        shed += f" (admission.high_water: auto, or below {now.high_water})"
+    more = (
+        f"add slots (pools.{window.pool}.slots and the servers' --max-num-seqs), since TPOT holds "
+        "its SLO"
+        if tpot_held
+        else "add replicas; more slots are no help, since TPOT does not surely hold its SLO"
+    )
+    return Cause(
+        "long queue",
+        f"The wait for a slot is {time(window.gateway.queue_wait.mean or 0.0)} on average, about "
+        f"{time(here_s)} at {percentile(window.slo.percentile)}. Now {now.queue_depth} wait for "
+        f"{_slots(now)}; shedding begins at {now.high_water}.",
+        f"{shed}, or {more}. `forebay plan` says how many.",
+    )
+
+
+def _queue_there(window: Window, waiting_s: float) -> Cause:
+    return Cause(
+        "long queue",
+        f"Requests wait inside the servers, about {time(waiting_s)} at "
+        f"{percentile(window.slo.percentile)}. The gateway admits more than they run at once "
+        f"({_slots(window.now)}), or others use them too.",
+        f"Make pools.{window.pool}.slots no larger than each server's --max-num-seqs, so that they wait at "
+        "the gateway, which sheds; then look again.",
+    )
+
+
+def _prompts_before_the_token(window: Window, server: ServerCounts, prefilling_s: float) -> Cause:
+    return Cause(
+        "long prompts",
+        f"Prefill takes {time(server.prefill.mean or 0.0)} on average, about {time(prefilling_s)} "
+        f"at {percentile(window.slo.percentile)}: {_prompts(window, server)}.",
+        _shorter_prompts(server),
+    )
+
+
+def _prompts_between_tokens(window: Window, server: ServerCounts) -> Cause:
+    return Cause(
+        "long prompts",
+        f"Prompts are computed between the tokens of other answers: {_prompts(window, server)}; "
+        f"{tokens(_prompt_tokens_in_a_step(server))} in an average step. The typical gap between "
+        f"two tokens is {time(server.gaps.quantile(0.5))}, the mean {time(server.gaps.mean or 0)}.",
+        _shorter_prompts(server) + " A lower --max-num-batched-tokens cuts prompts into smaller "
+        "pieces: gaps get shorter, first tokens later.",
+    )
+
+
+def _slow_steps(window: Window, server: ServerCounts) -> Cause:
+    """Batch or memory. The floor is not in the metrics; what is: how large the batch is, and how
+    fast this server ever was (FASTEST)."""
+    gap_s, slo_s = server.gaps.quantile(0.5), window.slo.tpot_s
+    low_s, high_s = window.gaps_ever.bucket(FASTEST)
+    # Answers in a step: tokens told by steps that told any. (With speculative decoding a step tells
+    # several of one answer, and this is too high.)
+    batch = server.generated / server.steps.count if server.steps.count else None
+    shown = f"The typical gap between two tokens is {time(gap_s)}"
+    if batch is not None:
+        shown += f", with {batch:.1f} answers in an average step"
+    if batch is not None and batch < 2:
+        return Cause(
+            "memory-bound",
+            f"{shown}: nearly alone, a token already takes that long.",
+            "Quantize the weights, take a smaller model, or spread it over more GPUs "
+            "(--tensor-parallel-size). A smaller batch cannot help.",
+        )
+    if low_s >= slo_s:
+        return Cause(
+            "memory-bound",
+            f"{shown}, and of all gaps since the servers' start not even the fastest "
+            f"{share(FASTEST)} were under {time(low_s)}: a smaller batch may not help.",
+            "Quantize the weights or take a smaller model. First try one request alone: it shows "
+            "what a smaller batch gives.",
+        )
+    return Cause(
+        "batch too large",
+        f"{shown}. They can be faster: the fastest {share(FASTEST)} of all gaps since their start "
+        f"took at most {time(high_s)}.",
+        f"Lower --max-num-seqs and pools.{window.pool}.slots, to half of these answers at first, "
+        "and look again; or quantize the weights to keep the batch.",
+    )
+
+
+def _kv_full(window: Window, server: ServerCounts) -> Cause:
+    used = "" if window.kv_usage is None else f" When read, {share(window.kv_usage)} were in use."
+    if server.preemptions:
+        shown = (
+            f"{server.preemptions:.0f} preemptions while {server.prefill.count:.0f} requests "
+            "ended: for want of KV blocks, answers are thrown out, wait and are computed again."
+        )
+    else:
+        shown = "Requests wait inside the servers, where their prompts find too few KV blocks free."
+    return Cause(
+        "KV cache full",
+        shown + used,
+        "Give the KV cache more memory (--gpu-memory-utilization, --kv-cache-dtype fp8, quantized "
+        "weights), or keep fewer tokens in it: a lower --max-num-seqs and "
+        f"pools.{window.pool}.slots, or a smaller max_tokens.",
+    )
+
+
+def _before_the_server(window: Window, here_s: float, there_s: float) -> Cause:
+    counts = window.gateway
+    tries = counts.attempts / counts.answers if counts.answers else 1.0
+    return Cause(
+        "elsewhere",
+        f"The wait for a slot ({time(here_s)}) and the server ({time(there_s)}) explain less than "
+        f"half of it. Attempts per answer: {tries:.2f}.",
+        "Look for a tier that fails slowly before this one answers (forebay_attempts_total, "
+        "Envoy's per_try_timeout), at forebay_event_loop_lag_seconds, and at the network.",
+    )
+
+
+def _after_the_server(window: Window, server: ServerCounts) -> Cause:
+    level = window.slo.percentile
+    return Cause(
+        "elsewhere",
+        f"By the servers' own count TPOT holds it: {percentile(level)} is "
+        f"{time(server.tpot.quantile(level))}. The tokens are late behind them.",
+        "Look for clients that read slowly, at Envoy's CPU, and at the network.",
+    )
+
+
+def _stalls(server: ServerCounts) -> Cause:
+    return Cause(
+        "in the servers",
+        f"The typical gap between two tokens is {time(server.gaps.quantile(0.5))}, the mean "
+        f"{time(server.gaps.mean or 0)}: a few are very long, and neither preemptions nor prompts "
+        "explain them.",
+        "Look at what else runs on their machine, and at their log.",
+    )
+
+
+def _unread(what: str, shown: str, window: Window) -> Cause:
+    fix = f"Name servers that can be read: --server {window.pool}=http://host:port."
+    if window.servers:
+        why = f"Their metrics tell of no {what} in this time; it stays open why."
+        fix = f"Watch for longer. If others serve these answers, name them: --server {window.pool}=URL."
+    elif window.now.server == "other":
+        why = "They are no vLLM, whose metrics would tell why."
+        fix = "Look at the servers' own metrics for their queue, prefill and batch."
+    else:
+        why = "Their metrics could not be read, so it stays open why."
+    return Cause("in the servers", f"{shown} {why}".strip(), fix)
+
+
+# Numbers.
+
+
+def _preempted(window: Window) -> bool:
+    """Whether more answers were preempted than the SLO allows to be late. One that was preempted
+    twice counts twice: vLLM does not tell them apart."""
+    server = window.servers
+    if server is None or not server.preemptions:
+        return False
+    return server.preemptions > server.prefill.count * (1 - window.slo.percentile)
+
+
+def _prompt_tokens_in_a_step(server: ServerCounts) -> float:
+    if not server.steps.count:
+        return 0.0
+    return max(0.0, server.steps.sum - server.generated) / server.steps.count
+
+
+def _slots(pool: Pool) -> str:
+    return f"{pool.slots} slots ({pool.replicas_up} replica{'s' * (pool.replicas_up != 1)})"
+
+
+def _prompts(window: Window, server: ServerCounts) -> str:
+    level = window.slo.percentile
+    _, most = server.prompt_tokens.bucket(level)
+    return (
+        f"prompts have {tokens(server.prompt_tokens.mean or 0.0)} on average, at most "
+        f"{tokens(most)} at {percentile(level)}; the prefix cache had {share(_hit_rate(server))} "
+        "of them"
+    )
+
+
+def _hit_rate(server: ServerCounts) -> float:
+    return server.prefix_hits / server.prefix_queries if server.prefix_queries else 0.0
+
+
+def _shorter_prompts(server: ServerCounts) -> str:
+    if _hit_rate(server) < 0.5:
+        return (
+            "Prefix caching: switch it on (vLLM's default), put what stays the same first (system "
+            "prompt, tools), what changes last. Else a shorter context."
+        )
+    return "The prefix cache does its part already: shorten the context, or add replicas."
