@@ -67,9 +67,13 @@ def of_ttft(window: Window, *, tpot_held: bool) -> Cause:
     if waiting_s >= prefilling_s:
         if _preempted(window) or (window.kv_usage or 0.0) >= FULL:
             return _kv_full(window, server)
+        if _prompt_tokens_in_a_step(server) > MANY_STEP_TOKENS:  # they wait for each other's
+            return _prompts_before_the_token(window, server, there_s)
         return _queue_there(window, waiting_s)
+    # By the lower end of the bucket: prompts are to blame for what they took for sure.
+    surely_s = server.ttft.bucket(level)[0] * prefilling_s / there_s
     gap_s = server.gaps.quantile(0.5)
-    if server.gaps.count and prefilling_s <= STEPS_OF_A_SHORT_PROMPT * gap_s:
+    if server.gaps.count and surely_s <= STEPS_OF_A_SHORT_PROMPT * gap_s:
         return _slow_steps(window, server)
     return _prompts_before_the_token(window, server, prefilling_s)
 
@@ -108,12 +112,10 @@ def _queue_here(window: Window, here_s: float, tpot_held: bool) -> Cause:
     shed = "Shed earlier"
     if now.high_water:
         shed += f" (admission.high_water: auto, or below {now.high_water})"
-    more = (
-        f"add slots (pools.{window.pool}.slots and the servers' --max-num-seqs), since TPOT holds "
-        "its SLO"
-        if tpot_held
-        else "add replicas; more slots are no help, since TPOT does not surely hold its SLO"
-    )
+    if full := _no_room(window, tpot_held):
+        more = f"add replicas; more slots in these are no help, since {full}"
+    else:
+        more = f"add slots (pools.{window.pool}.slots, --max-num-seqs), since TPOT holds its SLO"
     return Cause(
         "long queue",
         f"The wait for a slot is {time(window.gateway.queue_wait.mean or 0.0)} on average, about "
@@ -129,8 +131,8 @@ def _queue_there(window: Window, waiting_s: float) -> Cause:
         f"Requests wait inside the servers, about {time(waiting_s)} at "
         f"{percentile(window.slo.percentile)}. The gateway admits more than they run at once "
         f"({_slots(window.now)}), or others use them too.",
-        f"Make pools.{window.pool}.slots no larger than each server's --max-num-seqs, so that they wait at "
-        "the gateway, which sheds; then look again.",
+        f"Make pools.{window.pool}.slots no larger than each server's --max-num-seqs: then they "
+        "wait at the gateway, which sheds. Look again after that.",
     )
 
 
@@ -243,7 +245,7 @@ def _unread(what: str, shown: str, window: Window) -> Cause:
     fix = f"Name servers that can be read: --server {window.pool}=http://host:port."
     if window.servers:
         why = f"Their metrics tell of no {what} in this time; it stays open why."
-        fix = f"Watch for longer. If others serve these answers, name them: --server {window.pool}=URL."
+        fix = f"Watch for longer. If others serve this pool: --server {window.pool}=URL."
     elif window.now.server == "other":
         why = "They are no vLLM, whose metrics would tell why."
         fix = "Look at the servers' own metrics for their queue, prefill and batch."
@@ -253,6 +255,17 @@ def _unread(what: str, shown: str, window: Window) -> Cause:
 
 
 # Numbers.
+
+
+def _no_room(window: Window, tpot_held: bool) -> str | None:
+    """Why the servers could not carry more answers at once; None: nothing speaks against it."""
+    if not tpot_held:
+        return "TPOT does not surely hold its SLO"
+    if _preempted(window) or (window.kv_usage or 0.0) >= FULL:
+        return "the KV cache is full"
+    if window.servers and _prompt_tokens_in_a_step(window.servers) > MANY_STEP_TOKENS:
+        return "prompts fill their steps"
+    return None
 
 
 def _preempted(window: Window) -> bool:

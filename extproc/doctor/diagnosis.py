@@ -67,7 +67,7 @@ def diagnose(window: Window) -> Diagnosis:
         findings += [Finding(tpot, cause) for cause in causes.of_tpot(window)]
     notes = [_unsure(one, level) for one in (ttft, tpot) if one.verdict == "unsure"]
     busy = window.now.in_flight + window.now.queue_depth
-    if "too few" in (ttft.verdict, tpot.verdict) and busy:
+    if ttft.verdict == "too few" and busy:
         notes.append(
             f"{window.now.in_flight} run and {window.now.queue_depth} wait, but few answers ended: "
             "watch for longer"

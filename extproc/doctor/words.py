@@ -1,5 +1,7 @@
 """Numbers as people read them."""
 
+from math import isinf
+
 
 def time(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
