@@ -46,18 +46,20 @@ class Cause:
 def of_ttft(window: Window, *, tpot_held: bool) -> Cause:
     """The largest part of the time to the first token, each taken at the SLO's percentile: waiting
     for a slot here, waiting in the server, prefill. The latter two are told apart by their means,
-    since vLLM's buckets for them begin at 0.3 s. Where both sides together explain less than half,
-    it is none of them. `tpot_held`: more answers at once would not hurt TPOT."""
+    since vLLM's buckets for them begin at 0.3 s. Where both sides together explain less than half
+    for sure, by the ends of their buckets, it is none of them. `tpot_held`: more answers at once
+    would not hurt TPOT."""
     level = window.slo.percentile
-    ttft_s = window.gateway.ttft.quantile(level)
+    half_s = window.gateway.ttft.bucket(level)[0] / 2
     here_s = window.gateway.queue_wait.quantile(level)
+    here_most_s = window.gateway.queue_wait.bucket(level)[1]
     server = window.servers
     if server is None or not (server.ttft.count and server.prefill.count):
-        if here_s >= ttft_s / 2:
+        if here_most_s >= half_s:
             return _queue_here(window, here_s, tpot_held)
         return _unread("first tokens", f"Of it {time(here_s)} are the wait for a slot.", window)
     there_s = server.ttft.quantile(level)
-    if here_s + there_s < ttft_s / 2:
+    if here_most_s + server.ttft.bucket(level)[1] < half_s:
         return _before_the_server(window, here_s, there_s)
     queue_s, prefill_s = server.queue.mean or 0.0, server.prefill.mean or 0.0
     waiting_s = there_s * queue_s / (queue_s + prefill_s) if queue_s + prefill_s else 0.0

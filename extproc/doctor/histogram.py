@@ -68,20 +68,20 @@ class Histogram:
         return self if min(counts) < 0 else Histogram(self.bounds, counts, self.sum - before.sum)
 
     def bucket(self, share: float) -> tuple[float, float]:
-        """The ends of the bucket that holds this quantile, or that its values end with."""
+        """The ends of the bucket that holds this quantile; without values 0 and 0."""
         rank, seen = share * self.count, 0.0
         for index, count in enumerate(self.counts):
             seen += count
             if count and seen >= rank:
                 return (self.bounds[index - 1] if index else 0.0), self.bounds[index]
-        return 0.0, inf
+        return 0.0, 0.0
 
     def quantile(self, share: float) -> float:
         """As Prometheus' histogram_quantile: linear between the ends of the bucket that holds it;
         the last finite bound where it lies above that. So it may be off by a bucket. 0 without
         values."""
         low, high = self.bucket(share)
-        if high == inf:
+        if high in (0.0, inf):
             return low
         below = self._upto(low) if low else 0.0
         inside = self.counts[self.bounds.index(high)]

@@ -200,6 +200,8 @@ def test_what_the_servers_do_not_explain_is_elsewhere() -> None:
     failing = diagnose(window(gateway(3, 0.02, 0.1, attempts=180), server()))
     assert found(failing) == [("TTFT", "elsewhere")]
     assert "Attempts per answer: 1.80" in failing.findings[0].cause.evidence
+    coarse = diagnose(window(gateway(1.02, 0.02, 0.95), server()))
+    assert found(coarse) == [("TTFT", "long queue")], "p99: 0.995 s, and 2.485 s in its bucket"
     slow_readers = diagnose(window(gateway(0.3, 0.2), server()))
     assert found(slow_readers) == [("TPOT", "elsewhere")]
     assert "read slowly" in fix(slow_readers)
