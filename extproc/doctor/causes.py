@@ -81,11 +81,12 @@ def of_ttft(window: Window, *, tpot_held: bool) -> Cause:
 
 
 def of_tpot(window: Window) -> list[Cause]:
-    """TPOT is the mean gap between an answer's tokens. Preemptions make a few gaps very long; if
-    they hit fewer answers than the SLO allows to be late, they are not why. Is the typical gap over
-    the SLO, then all steps are slow: by what they compute (prompts), or by their batch. Is it not,
-    then a few steps are long, and it is prompts that make them so. Only what the servers' own
-    numbers show is charged to them."""
+    """TPOT is the mean gap between an answer's tokens. It is over the SLO by what the typical gap
+    (the median) is over it, since all steps are slow: by what they compute (prompts) or by their
+    batch; and by what the mean is over the typical gap, since a few steps are long: prompts again,
+    or answers that were preempted. The larger of these names the cause; preemptions do if they hit
+    more answers than the SLO allows to be late. Only what the servers' own numbers show is charged
+    to them."""
     level, slo_s = window.slo.percentile, window.slo.tpot_s
     server = window.servers
     if server is None or not server.gaps.count:
@@ -93,7 +94,9 @@ def of_tpot(window: Window) -> list[Cause]:
     if server.tpot.count and server.tpot.over(slo_s).most <= server.tpot.count * (1 - level):
         return [_after_the_server(window, server)]
     causes = [_kv_full(window, server)] if _preempted(window) else []
-    if server.gaps.quantile(0.5) > slo_s:
+    all_slow_s = server.gaps.quantile(0.5) - slo_s
+    few_long_s = (server.gaps.mean or 0.0) - server.gaps.bucket(0.5)[1]  # at least
+    if all_slow_s > max(few_long_s, 0.0):
         if _prompt_tokens_in_a_step(server) > MANY_STEP_TOKENS:
             causes.append(_prompts_between_tokens(window, server))
         else:
@@ -102,7 +105,7 @@ def of_tpot(window: Window) -> list[Cause]:
         if server.steps.over(MANY_STEP_TOKENS).least:
             causes.append(_prompts_between_tokens(window, server))
         else:
-            causes.append(_stalls(server))
+            causes.append(_slow_steps(window, server) if all_slow_s > 0 else _stalls(server))
     return causes
 
 
@@ -148,11 +151,12 @@ def _prompts_before_the_token(window: Window, server: ServerCounts, prefilling_s
 
 
 def _prompts_between_tokens(window: Window, server: ServerCounts) -> Cause:
+    typical_s, mean_s = server.gaps.quantile(0.5), server.gaps.mean or 0.0
     return Cause(
         "long prompts",
         f"Prompts are computed between the tokens of other answers: {_prompts(window, server)}; "
         f"{tokens(_prompt_tokens_in_a_step(server))} in an average step. The typical gap between "
-        f"two tokens is {time(server.gaps.quantile(0.5))}, the mean {time(server.gaps.mean or 0)}.",
+        f"two tokens is about {time(typical_s)}, the mean {time(mean_s)}.",
         _shorter_prompts(server) + " A lower --max-num-batched-tokens cuts prompts into smaller "
         "pieces: gaps get shorter, first tokens later.",
     )
@@ -166,7 +170,7 @@ def _slow_steps(window: Window, server: ServerCounts) -> Cause:
     # Answers in a step: tokens told by steps that told any. (With speculative decoding a step tells
     # several of one answer, and this is too high.)
     batch = server.generated / server.steps.count if server.steps.count else None
-    shown = f"The typical gap between two tokens is {time(gap_s)}"
+    shown = f"The typical gap between two tokens is about {time(gap_s)}"
     if batch is not None:
         shown += f", with {batch:.1f} answers in an average step"
     if batch is not None and batch < 2:
@@ -184,10 +188,19 @@ def _slow_steps(window: Window, server: ServerCounts) -> Cause:
             "Quantize the weights or take a smaller model. First try one request alone: it shows "
             "what a smaller batch gives.",
         )
+    if high_s <= slo_s:
+        faster = (
+            f"With fewer they hold it: the fastest {share(FASTEST)} of all gaps since their start "
+            f"took at most {time(high_s)}."
+        )
+    else:
+        faster = (
+            f"Whether fewer hold it is not told: the fastest {share(FASTEST)} of all gaps since "
+            f"their start took {time(low_s)} to {time(high_s)}."
+        )
     return Cause(
         "batch too large",
-        f"{shown}. They can be faster: the fastest {share(FASTEST)} of all gaps since their start "
-        f"took at most {time(high_s)}.",
+        f"{shown}. {faster}",
         f"Lower --max-num-seqs and pools.{window.pool}.slots, to half of these answers at first, "
         "and look again; or quantize the weights to keep the batch.",
     )
@@ -234,10 +247,11 @@ def _after_the_server(window: Window, server: ServerCounts) -> Cause:
 
 
 def _stalls(server: ServerCounts) -> Cause:
+    typical_s, mean_s = server.gaps.quantile(0.5), server.gaps.mean or 0.0
     return Cause(
         "in the servers",
-        f"The typical gap between two tokens is {time(server.gaps.quantile(0.5))}, the mean "
-        f"{time(server.gaps.mean or 0)}: a few are very long, and neither preemptions nor prompts "
+        f"The typical gap between two tokens is about {time(typical_s)}, the mean "
+        f"{time(mean_s)}: a few are very long, and neither preemptions nor prompts "
         "explain them.",
         "Look at what else runs on their machine, and at their log.",
     )

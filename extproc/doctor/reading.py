@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import aiohttp
 from pydantic import TypeAdapter, ValidationError
@@ -89,6 +90,8 @@ class Server:
     counts: ServerCounts
     kv_usage: float | None
     """Of the fullest engine, now: 1 is full."""
+    missing: tuple[str, ...] = ()
+    """Names that it should have and does not: another version, or some metrics are off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,23 @@ class Reading:
 
 
 _STATUS = TypeAdapter(Status)
+
+# The names of vLLM 0.32, by the field of ServerCounts.
+_HISTOGRAMS = {
+    "ttft": "vllm:time_to_first_token_seconds",
+    "gaps": "vllm:inter_token_latency_seconds",
+    "tpot": "vllm:request_time_per_output_token_seconds",
+    "queue": "vllm:request_queue_time_seconds",
+    "prefill": "vllm:request_prefill_time_seconds",
+    "prompt_tokens": "vllm:request_prompt_tokens",
+    "steps": "vllm:iteration_tokens_total",
+}
+_COUNTERS = {
+    "generated": "vllm:generation_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "prefix_queries": "vllm:prefix_cache_queries_total",
+    "prefix_hits": "vllm:prefix_cache_hits_total",
+}
 
 
 async def read(admin_url: str, given: Mapping[str, tuple[str, ...]]) -> Reading:
@@ -145,23 +165,16 @@ def gateway_counts(samples: Samples, pool: str) -> GatewayCounts:
 
 
 def server(samples: Samples) -> Server:
-    """By the names of vLLM 0.32. ValueError if this is no vLLM."""
+    """ValueError if this is no vLLM."""
     if "vllm:num_requests_running" not in samples:
         raise ValueError("there is no vllm:num_requests_running in it")
-    counts = ServerCounts(
-        ttft=samples.histogram("vllm:time_to_first_token_seconds"),
-        gaps=samples.histogram("vllm:inter_token_latency_seconds"),
-        tpot=samples.histogram("vllm:request_time_per_output_token_seconds"),
-        queue=samples.histogram("vllm:request_queue_time_seconds"),
-        prefill=samples.histogram("vllm:request_prefill_time_seconds"),
-        prompt_tokens=samples.histogram("vllm:request_prompt_tokens"),
-        steps=samples.histogram("vllm:iteration_tokens_total"),
-        generated=samples.total("vllm:generation_tokens_total"),
-        preemptions=samples.total("vllm:num_preemptions_total"),
-        prefix_queries=samples.total("vllm:prefix_cache_queries_total"),
-        prefix_hits=samples.total("vllm:prefix_cache_hits_total"),
-    )
-    return Server(counts, samples.highest("vllm:kv_cache_usage_perc"))
+    counts: dict[str, Any] = {
+        **{field: samples.histogram(name) for field, name in _HISTOGRAMS.items()},
+        **{field: samples.total(name) for field, name in _COUNTERS.items()},
+    }
+    wanted = (*(f"{name}_bucket" for name in _HISTOGRAMS.values()), *_COUNTERS.values())
+    missing = tuple(name for name in wanted if name not in samples)
+    return Server(ServerCounts(**counts), samples.highest("vllm:kv_cache_usage_perc"), missing)
 
 
 def together(servers: Iterable[ServerCounts]) -> ServerCounts:

@@ -51,6 +51,8 @@ def window(
     differences: list[ServerCounts] = []
     usages: list[float] = []
     for url, server in now.items():
+        if server.missing:
+            notes.append(f"{url}/metrics has no {', '.join(server.missing)}; they count as 0")
         earlier = old.get(url)
         if before and not isinstance(earlier, Server):
             notes.append(f"{url} could be read only once, so it does not count")

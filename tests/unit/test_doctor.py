@@ -21,11 +21,14 @@ from extproc.doctor.reading import GatewayCounts, Pool, ServerCounts, Slo
 from extproc.doctor.window import Window
 from extproc.metrics import _SECONDS as SECONDS
 from extproc.metrics import _TPOT_SECONDS as TPOT_SECONDS
+from serving.engine import Engine, StepTime
 from serving.metrics import (
     _PER_TOKEN_BOUNDS,
     _REQUEST_BOUNDS,
     _STEP_TOKENS_BOUNDS,
     _TTFT_BOUNDS,
+    Metrics,
+    Stats,
     _token_bounds,
 )
 
@@ -181,6 +184,9 @@ def test_slow_steps_are_a_large_batch_if_they_ever_were_fast() -> None:
     assert found(diagnose(late)) == [("TPOT", "batch too large")]
     assert "Lower --max-num-seqs and pools.small.slots" in fix(diagnose(late))
     assert "fastest 1%" in diagnose(late).findings[0].cause.evidence
+    unknown = replace(late, slo=Slo(1.0, 0.02, 0.99))
+    assert found(diagnose(unknown)) == [("TPOT", "batch too large")]
+    assert "Whether fewer hold it is not told" in diagnose(unknown).findings[0].cause.evidence
     never_fast = replace(late, gaps_ever=values(_PER_TOKEN_BOUNDS, {0.1: 100_000, 0.02: 999}))
     assert found(diagnose(never_fast)) == [("TPOT", "memory-bound")]
     assert "may not help" in diagnose(never_fast).findings[0].cause.evidence
@@ -189,7 +195,14 @@ def test_slow_steps_are_a_large_batch_if_they_ever_were_fast() -> None:
     assert "cannot help" in fix(diagnose(alone))
 
 
-@pytest.mark.parametrize("gaps_s", [{0.02: 4500, 1.0: 400}, {0.1: 4900}])
+@pytest.mark.parametrize(
+    "gaps_s",
+    [
+        {0.02: 4500, 1.0: 400},
+        {0.06: 4500, 1.0: 400},  # all are slow, but the long ones are more
+        {0.1: 4900},
+    ],
+)
 def test_prompts_computed_between_tokens_are_long_prompts(gaps_s: dict[float, int]) -> None:
     late = diagnose(window(gateway(0.3, 0.1), server(gaps_s=gaps_s, prompt_tokens=2000)))
     assert found(late) == [("TPOT", "long prompts")]
@@ -300,7 +313,10 @@ def _text(name: str, histogram: Histogram) -> str:
     return "\n".join(lines) + "\n"
 
 
-VLLM = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 3\n"
+def simulated() -> str:
+    """What a simulated server says that has done nothing."""
+    engine = Engine(step_time=StepTime(base_s=0), max_num_seqs=1, num_kv_blocks=1)
+    return Metrics(engine, Stats(max_model_len=64), model_name="m").text().decode()
 
 
 class Fake:
@@ -309,7 +325,7 @@ class Fake:
     def __init__(self) -> None:
         self.url = ""
         self.ttft = NONE
-        self.server = VLLM
+        self.server = simulated()
         self.status: dict[str, Any] = {
             "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "percentile": 0.99},
             "pools": {},
@@ -392,7 +408,7 @@ async def test_a_processor_that_began_anew_is_said(fake: Fake) -> None:
     [
         ("<html>", "cannot be read"),
         ("up 1\n", "there is no vllm:num_requests_running"),
-        (VLLM + 'vllm:inter_token_latency_seconds_bucket{le="1"} 1\n', "without a +Inf bucket"),
+        (simulated().replace('le="+Inf"', 'le="9e9"'), "without a +Inf bucket"),
     ],
 )
 async def test_a_server_that_cannot_be_read_is_said_and_the_rest_is_judged(
@@ -407,6 +423,14 @@ async def test_a_server_that_cannot_be_read_is_said_and_the_rest_is_judged(
     (note,) = small["notes"]
     assert why in note
     assert "--server small=URL" in note
+
+
+async def test_a_metric_that_a_server_does_not_have_is_said(fake: Fake) -> None:
+    whole = json.loads((await fake.doctor("--since-start")).stdout)["pools"]["small"]
+    assert whole["notes"] == [], "the simulated server has all of them"
+    fake.server = simulated().replace("vllm:num_preemptions", "vllm:other")
+    (note,) = json.loads((await fake.doctor("--since-start")).stdout)["pools"]["small"]["notes"]
+    assert "has no vllm:num_preemptions_total; they count as 0" in note
 
 
 async def test_servers_can_be_named_and_pools_chosen(fake: Fake) -> None:
