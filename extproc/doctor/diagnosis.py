@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extproc.doctor import causes
-from extproc.doctor.causes import Cause
+from extproc.doctor.advice import Cause
 from extproc.doctor.histogram import Histogram, chance_of_so_many
 from extproc.doctor.window import Window
 from extproc.doctor.words import percentile, time

@@ -84,6 +84,23 @@ class ServerCounts:
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
 
+    @property
+    def answers_in_a_step(self) -> float | None:
+        """On average: tokens told by steps that told any; None without. (With speculative decoding
+        a step tells several of one answer, and this is too high.)"""
+        return self.generated / self.steps.count if self.steps.count else None
+
+    @property
+    def prompt_tokens_in_a_step(self) -> float:
+        """On average, without those that were cached; 0 without steps."""
+        steps = self.steps
+        return max(0.0, steps.sum - self.generated) / steps.count if steps.count else 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Of the prompt tokens, the share that the prefix cache had."""
+        return self.prefix_hits / self.prefix_queries if self.prefix_queries else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Server:

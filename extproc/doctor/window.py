@@ -36,6 +36,15 @@ class Window:
     notes: tuple[str, ...] = ()
     """What is missing from these numbers, a sentence each."""
 
+    @property
+    def preempted(self) -> bool:
+        """Whether more answers were preempted than the SLO allows to be late. One that was
+        preempted twice counts twice: vLLM does not tell them apart."""
+        server = self.servers
+        if server is None or not server.preemptions:
+            return False
+        return server.preemptions > server.prefill.count * (1 - self.slo.percentile)
+
 
 def window(
     before: Reading | None, after: Reading, pool: str, given: Mapping[str, tuple[str, ...]]
