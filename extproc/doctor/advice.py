@@ -1,6 +1,7 @@
 """A cause in words: the numbers that show it, and what mends it. Pure.
 
-Must never decide which cause it is: that is `causes.py`. `slow_steps` alone tells two causes apart: batch and memory.
+Must never decide which cause it is: that is for `causes.py`. Only `slow_steps` tells two apart,
+batch and memory, since they share their evidence.
 """
 
 from dataclasses import dataclass
