@@ -12,6 +12,7 @@ import typer
 from extproc import config, logs
 from extproc.bench import cli as bench
 from extproc.costs import cli as costs
+from extproc.doctor import cli as doctor
 from extproc.plan import cli as plan
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 from serving import cli as sim
@@ -258,6 +259,7 @@ def _replace(file: Path, text: str) -> None:
 
 app.command("plan")(plan.command)
 app.command("costs")(costs.command)
+app.command("doctor")(doctor.command)
 app.command("vllm")(vllm_profiles.vllm)
 app.add_typer(sim.app, name="sim")
 app.add_typer(bench.app, name="bench")

@@ -310,10 +310,14 @@ class Gateway:
     def status(self) -> dict[str, object]:
         """What /status shows."""
         config, down = self.policy.config, self.pools_down()
+        slo = config.admission.slo
         return {
+            "slo": {"ttft_s": slo.ttft, "tpot_s": slo.tpot, "percentile": slo.percentile},
             "pools": {
                 name: {
                     "model": config.pools[name].model,
+                    "server": config.pools[name].server,
+                    "endpoints": list(config.pools[name].endpoints),
                     "up": name not in down,
                     **_shown(self.servers(name)),
                     "slots": limiter.slots,
@@ -331,7 +335,7 @@ class Gateway:
                     "service_scv": round(limiter.service_s.scv, 3),
                 }
                 for name, limiter in self.policy.limiters.items()
-            }
+            },
         }
 
 

@@ -17,7 +17,7 @@ from prometheus_client.core import (
 
 from serving.engine import Engine, Event, Sequence
 
-# Bucket bounds in seconds, as vLLM has them.
+# Bucket bounds as vLLM has them, in seconds and in tokens.
 _TTFT_BOUNDS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
@@ -30,6 +30,15 @@ _REQUEST_BOUNDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+
+
+_STEP_TOKENS_BOUNDS = tuple(float(2**power) for power in (0, *range(3, 15)))
+
+
+def _token_bounds(most: int) -> tuple[float, ...]:
+    """1, 2, 5, 10, 20, ... up to `most`."""
+    series = (mantissa * 10**power for power in range(len(str(most))) for mantissa in (1, 2, 5))
+    return tuple(float(bound) for bound in series if bound <= most)
 
 
 class _Histogram:
@@ -56,9 +65,10 @@ class _Histogram:
 
 class Stats:
     """What has happened since the start, one entry per sequence (as vLLM counts: n choices of
-    one request are n sequences). A cancelled sequence (client gone) counts as "abort"."""
+    one request are n sequences). A cancelled sequence (client gone) counts as "abort". Histograms
+    named after a request get theirs when it ends, as in vLLM."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_model_len: int) -> None:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0
@@ -70,15 +80,23 @@ class Stats:
         self.prefill_s = _Histogram(_REQUEST_BOUNDS)
         self.decode_s = _Histogram(_REQUEST_BOUNDS)
         self.time_per_output_token_s = _Histogram(_PER_TOKEN_BOUNDS)
+        self.request_prompt_tokens = _Histogram(_token_bounds(max_model_len))
+        self.step_tokens = _Histogram(_STEP_TOKENS_BOUNDS)
 
     def count_step(self, events: Iterable[Event], now: float) -> None:
         """Count the tokens and ends of one engine step. Nearly all of its sequences got the token
-        before in the same earlier step, so runs of one interval are counted together."""
+        before in the same earlier step, so runs of one interval are counted together.
+
+        As vLLM does, a step counts only if it told a token, and a prompt belongs whole to the step
+        that told its first one."""
         gap_s, gaps = 0.0, 0
+        step_tokens = 0
         for sequence, tokens, fresh, _ in events:
             if not fresh:
                 continue
+            step_tokens += 1
             if tokens == 1:
+                step_tokens += sequence.prompt_tokens - sequence.cached_tokens
                 self._count_first_token(sequence, now)
             else:
                 if sequence.gap_s != gap_s:
@@ -88,6 +106,8 @@ class Stats:
             if sequence.ended:
                 self.count_end(sequence)
         self._count_gaps(gap_s, gaps)
+        if step_tokens:
+            self.step_tokens.observe(step_tokens)
 
     def _count_gaps(self, gap_s: float, times: int) -> None:
         if times:
@@ -99,9 +119,6 @@ class Stats:
         self.prompt_tokens += sequence.prompt_tokens
         self.cached_tokens += sequence.cached_tokens
         self.ttft_s.observe(now - sequence.arrived_at)
-        if sequence.admitted_at is not None:
-            self.queue_s.observe(sequence.admitted_at - sequence.arrived_at)
-            self.prefill_s.observe(now - sequence.admitted_at)
 
     def count_end(self, sequence: Sequence) -> None:
         """Count a sequence that has just ended, in whatever way."""
@@ -109,7 +126,10 @@ class Stats:
             raise ValueError("this sequence has not ended")
         self.ends[sequence.ended] += 1
         self.e2e_s.observe(sequence.ended_at - sequence.arrived_at)
-        if sequence.first_token_at is not None:
+        self.request_prompt_tokens.observe(sequence.prompt_tokens)
+        if sequence.admitted_at is not None and sequence.first_token_at is not None:
+            self.queue_s.observe(sequence.admitted_at - sequence.arrived_at)
+            self.prefill_s.observe(sequence.first_token_at - sequence.admitted_at)
             decode_s = sequence.ended_at - sequence.first_token_at
             self.decode_s.observe(decode_s)
             if sequence.tokens > 1:
@@ -157,6 +177,8 @@ class Metrics:
             ("request_decode_time", stats.decode_s),
         ):
             yield self._histogram(f"{name}_seconds", histogram)
+        yield self._histogram("request_prompt_tokens", stats.request_prompt_tokens)
+        yield self._histogram("iteration_tokens_total", stats.step_tokens)
 
     def _gauge(self, name: str, help_text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=list(self._labels))

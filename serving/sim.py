@@ -60,7 +60,7 @@ async def running(settings: SimSettings) -> AsyncIterator[int]:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         static_batching=settings.static_batching,
     )
-    stats = Stats()
+    stats = Stats(max_model_len=settings.max_model_len)
     driver = EngineDriver(engine, stats)
     metrics = Metrics(engine, stats, model_name=settings.models[0])
     faults = Faults(settings.seed)

@@ -154,8 +154,11 @@ class PoolConfig(_Block):
 class SloConfig(_Block):
     ttft: DurationS = 1.0
     """From a request's arrival to the first token of its answer."""
+    tpot: DurationS = 0.05
+    """Time per output token after the first. Nothing is decided by it; `forebay doctor` judges."""
     percentile: float = Field(default=0.99, ge=0.5, lt=1)
-    """Of the requests that have to wait at all, the share that is to hold it."""
+    """The share that is to hold them: for `auto` marks of the requests that have to wait at all,
+    for the doctor of all answers."""
 
 
 class AdmissionConfig(_Block):

@@ -3,21 +3,10 @@
 from typing import Annotated, NoReturn
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from extproc.bench.report import Json, Plot, show
-from extproc.config.policy import DurationS
+from extproc.options import duration_s
 from extproc.plan import Asked, GatewayError, plan, read_pool, views
-
-_DURATION: TypeAdapter[float] = TypeAdapter(DurationS)
-
-
-def _duration_s(text: str) -> float:
-    """As in the config: `500ms`, `10s`."""
-    try:
-        return _DURATION.validate_python(text)
-    except ValidationError as error:
-        raise typer.BadParameter(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
 
 
 def _fail(error: object) -> NoReturn:
@@ -29,12 +18,12 @@ def command(
     arrivals: Annotated[float, typer.Option(help="Requests per second to plan for.")],
     ttft: Annotated[
         float,
-        typer.Option(parser=_duration_s, metavar="DURATION", help="The SLO: time to first token."),
+        typer.Option(parser=duration_s, metavar="DURATION", help="The SLO: time to first token."),
     ],
     prefill: Annotated[
         float | None,
         typer.Option(
-            parser=_duration_s,
+            parser=duration_s,
             metavar="DURATION",
             help="What of it the server needs once a slot is free. The rest may be waited. "
             "Default: nothing.",
@@ -44,7 +33,7 @@ def command(
     service_mean: Annotated[
         float | None,
         typer.Option(
-            parser=_duration_s, metavar="DURATION", help="Mean time that a request holds its slot."
+            parser=duration_s, metavar="DURATION", help="Mean time that a request holds its slot."
         ),
     ] = None,
     service_scv: Annotated[

@@ -379,7 +379,7 @@ def _samples(families: Any) -> dict[str, set[str]]:
 def _known() -> dict[str, set[str]]:
     """Every metric that is scraped, with its labels."""
     engine = Engine(step_time=StepTime(base_s=0), max_num_seqs=1, num_kv_blocks=1)
-    vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(), model_name="m")
+    vllm = sim_metrics.Metrics(engine, sim_metrics.Stats(max_model_len=64), model_name="m")
     found = asyncio.run(_our_metrics())
     found |= {name: labels | {"pool"} for name, labels in _samples(list(vllm.collect())).items()}
     found |= ENVOY_STATS | {"up": {"pool"}}  # `pool` is what prometheus.yml adds to vllm's

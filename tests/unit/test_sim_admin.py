@@ -49,6 +49,30 @@ async def test_metrics_count_tokens_ends_and_times_under_vllms_names() -> None:
     assert samples['inter_token_latency_seconds_bucket{le="0.01"}'] >= 14
     assert samples["num_requests_running"] == samples["num_requests_waiting"] == 0
     assert samples["kv_cache_usage_perc"] == 0
+    assert samples["request_prompt_tokens_count"] == 4
+    assert samples["request_prompt_tokens_sum"] == samples["prompt_tokens_total"]
+    assert samples["iteration_tokens_total_sum"] == (
+        samples["prompt_tokens_total"] + samples["generation_tokens_total"]
+    )
+    assert samples["iteration_tokens_total_count"] == 4 * 2 + 6 * 2, "one place: a step a token"
+
+
+async def test_what_is_told_of_a_request_is_told_at_its_end_and_of_tokens_at_once() -> None:
+    async with simulator(max_num_seqs=1, decode_ms_per_token=5) as sim:
+        connection = await sim.send(TEXT, text(prompt=[1] * 40, **LONG))
+        with connection:
+            await sim.until_gauges(1, 0)
+            await asyncio.sleep(0.05)
+            running = await sim.metrics()
+        await sim.until_gauges(0, 0)
+        ended = await sim.metrics()
+    assert running["time_to_first_token_seconds_count"] == 1
+    assert running["iteration_tokens_total_count"] > 1
+    for name in ("request_queue_time_seconds", "request_prefill_time_seconds"):
+        assert (running[f"{name}_count"], ended[f"{name}_count"]) == (0, 1), name
+    assert running['request_prompt_tokens_bucket{le="50.0"}'] == 0
+    assert ended['request_prompt_tokens_bucket{le="20.0"}'] == 0
+    assert ended['request_prompt_tokens_bucket{le="50.0"}'] == 1
 
 
 async def test_kv_cache_usage_is_the_share_of_blocks_in_use_and_grows_with_the_answer() -> None:
