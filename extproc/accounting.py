@@ -6,7 +6,6 @@ processor may have admitted it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -74,6 +73,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
     tpot_s = None
     if generation_us is not None and completion is not None and completion > 1:
         tpot_s = generation_us / 1e6 / (completion - 1)
+    charge, bill = _told_by_us(tags.get("bill", "-"))
     return Account(
         tenant=tags.get("tenant", "default"),
         streamed=streamed,
@@ -83,11 +83,11 @@ def read(tags: Mapping[str, str]) -> Account | None:
         ttft_s=None if first_us is None else first_us / 1e6,
         tpot_s=tpot_s,
         server_ttft_s=None if server_us is None else server_us / 1e6,
-        charge=_charge(tags),
+        charge=charge,
         body_bytes=_number(tags, "body_bytes"),
         flags=tags.get("flags", "-"),
         upstream_host=tags.get("upstream_host", "-"),
-        bill=_bill(tags.get("bill", "-")),
+        bill=bill,
     )
 
 
@@ -103,19 +103,13 @@ def _number(tags: Mapping[str, str], name: str) -> int | None:
     return number if 0 <= number < 2**53 else None
 
 
-def _charge(tags: Mapping[str, str]) -> Charge | None:
-    """Written by Exchange as `POOL TOKENS ANSWERS PAYER`; whatever a payer's name has in it."""
-    parts = tags.get("charge", "-").split(" ", 3)
-    if len(parts) < 4 or not parts[1].isdecimal() or not parts[2].isdecimal():
-        return None
-    return Charge(parts[0], int(parts[1]), int(parts[2]), parts[3])
-
-
-@lru_cache(maxsize=1024)  # many are alike
-def _bill(text: str) -> Bill:
-    """Written by Exchange as `FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST`."""
-    parts = text.split(" ")
-    if len(parts) != 6 or not all(map(str.isdigit, parts[3:])):
-        return Bill()  # an Envoy config without the tag
-    feature, request_class, instead_of, answers, cap, most = parts
-    return Bill(feature, request_class == "batch", instead_of, int(answers), int(cap), int(most))
+def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
+    """Written by Exchange as `POOL TOKENS FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
+    whatever a payer's name has in it."""
+    parts = text.split(" ", 8)
+    if len(parts) < 9 or not all(map(str.isdecimal, (parts[1], *parts[5:8]))):
+        return None, Bill()  # an Envoy config without the tag
+    pool, tokens, feature, request_class, instead_of, answers, cap, most, payer = parts
+    charge = Charge(pool, int(tokens), int(answers), payer)
+    batch = request_class == "batch"
+    return charge, Bill(feature, batch, instead_of, charge.answers, int(cap), int(most))

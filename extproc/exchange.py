@@ -25,6 +25,7 @@ from extproc.tenants import Tenant, UnknownTenant
 _STARTED_AT = int(time.time())
 _NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
+_NO_QUEUE = '0.0;desc="position 0"'
 _AFTER_THE_CUT_S = 1.0
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
@@ -163,6 +164,7 @@ class Exchange:
         self._deadline = self._began + expiry.deadline_s
         self._cut_at = self._deadline + expiry.grace_s
         route = self._route(request, headers)
+        self._facts["pool"] = route.pools[0]
         stale = self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
@@ -208,12 +210,13 @@ class Exchange:
                 ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
-                    ("queue_ms", f"{self._queued_s * 1000:.1f}"),
-                    ("queue_position", str(lease.position)),
-                    ("charge", f"{first} {lease.ask.tokens} {lease.ask.weight} {self._payer}"),
+                    ("queue", _queue(self._queued_s, lease.position)),
                     ("bill", self._bill(headers, route, request, most_tokens)),
-                    ("model_span", f"{model_span[0]}:{model_span[1]}"),
-                    ("body_length", str(length if new_body is body else len(new_body))),
+                    (
+                        "model_span",
+                        f"{model_span[0]}:{model_span[1]}:"
+                        f"{length if new_body is body else len(new_body)}",
+                    ),
                 ),
                 body=None if new_body is body else new_body,
             )
@@ -229,13 +232,17 @@ class Exchange:
         request: openai.Request,
         most_tokens: int | None,
     ) -> str:
-        """For the log, which accounting.Bill reads: FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST."""
+        """For the log: POOL TOKENS FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER, which
+        accounting.Charge and accounting.Bill read."""
+        assert self._lease is not None
+        ask = self._lease.ask
         feature = headers.values.get("x-feature", OTHER)
         if feature not in self._config.features:
             feature = OTHER
         return (
+            f"{self._tiers[0]} {ask.tokens} "
             f"{feature} {CLASSES[self._class_index]} {route.instead_of or '-'} "
-            f"{request.choices * request.prompt_count} {most_tokens or 0} {request.max_tokens or 0}"
+            f"{ask.weight} {most_tokens or 0} {request.max_tokens or 0} {self._payer}"
         )
 
     async def _receive_headers(self) -> wire.RequestHeaders:
@@ -281,7 +288,7 @@ class Exchange:
         if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in mine):
             for limiter in mine:
                 limiter.refuse(ask)
-            raise _overloaded(min(mine, key=Limiter.drain_s))
+            raise self._overloaded(min(mine, key=Limiter.drain_s))
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
@@ -400,7 +407,7 @@ class Exchange:
                 with suppress(Shed):
                     await self._enter(limiters[route.smaller[0]], ask, route.smaller[0])
                     return route.smaller, "smaller"
-        raise _overloaded(limiter)
+        raise self._overloaded(limiter)
 
     async def _enter(self, limiter: Limiter, ask: Ask, pool: str) -> None:
         """Raises Shed also when a place in the queue was lost to another request."""
@@ -422,9 +429,20 @@ class Exchange:
             if lease.has_ended:
                 raise Shed
             if not lease.settled.done():
-                raise _timed_out(limiter, self._queued_s, lease.position)
+                raise self._timed_out(limiter, lease)
         self._facts["queue_ms"] = round(self._queued_s * 1000, 1)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
+
+    def _overloaded(self, limiter: Limiter) -> Answered:
+        return try_later("overloaded", "The gateway sheds load.", self._retry_after_s(limiter))
+
+    def _timed_out(self, limiter: Limiter, lease: Lease) -> Answered:
+        message = "No slot became free in time."
+        timing = ("server-timing", f"queue;dur={_queue(self._queued_s, lease.position)}")
+        return try_later("queue_timeout", message, self._retry_after_s(limiter), (timing,))
+
+    def _retry_after_s(self, limiter: Limiter) -> int:
+        return limiter.retry_after_s(self._payer, self._tenant.share, random.random())
 
     def _set_timer(self) -> None:
         first = self._deadline if self._partial else self._slot_end
@@ -518,14 +536,6 @@ def _class_index(headers: wire.RequestHeaders, tenant: Tenant) -> int:
     return max(tenant.class_index, CLASSES.index(asked))
 
 
-def _overloaded(limiter: Limiter) -> Answered:
-    seconds = limiter.retry_after_s(random.random())
-    return try_later("overloaded", "The gateway sheds load.", seconds)
-
-
-def _timed_out(limiter: Limiter, waited_s: float, position: int) -> Answered:
-    seconds = limiter.retry_after_s(random.random())
-    timing = f'queue;dur={waited_s * 1000:.1f};desc="position {position}"'
-    return try_later(
-        "queue_timeout", "No slot became free in time.", seconds, (("server-timing", timing),)
-    )
+def _queue(waited_s: float, position: int) -> str:
+    """What Server-Timing says of it, after `queue;dur=`."""
+    return f'{waited_s * 1000:.1f};desc="position {position}"' if position else _NO_QUEUE

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from extproc.accounting import Account
 from extproc.accounting import read as read_account
-from extproc.admission import Limiter, Marks, Running, Slo, marks
+from extproc.admission import Limiter, Marks, Running, Slo, marks, needed_s
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
 from extproc.config import Config, ExactCacheConfig, Expiry, PoolConfig
@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 # long a word is not even remembered, since a gate must not stay shut for ever on it.
 _FRESH_S = 3.0
 _FORGOTTEN_S = 60.0
+_CROWDED_S = 5  # in a row, before anybody is told
 # Before any answer was counted.
 _FIRST_COMPLETION_TOKENS = 256
 # Of max_wait: a batch request that has waited so long goes before interactive ones.
@@ -89,6 +90,7 @@ class Gateway:
         self._limiters: dict[str, Limiter] = {}
         """Those of the policy, and of pools that left it while they were in use."""
         self._measured: dict[str, _Measured] = defaultdict(_Measured)
+        self._crowded: dict[str, int] = defaultdict(int)
         self._told: dict[str, tuple[int, int, int]] = {}
         """By pool: see Limiter.see_servers."""
         self._suspicion = Suspicion(self.backends.suspect)
@@ -199,7 +201,18 @@ class Gateway:
             self._told[name] = (0, 0, 0)
         elif age_s > _FRESH_S:
             return
-        limiter.see_servers(*self._told.get(name, (0, 0, 0)))
+        running, waiting, ours = self._told.get(name, (0, 0, 0))
+        limiter.see_servers(running, waiting, ours)
+        # Ours wait in there though they hold slots: their servers take fewer at once than we think.
+        crowded = waiting > 0 and running + waiting <= ours
+        self._crowded[name] = self._crowded[name] + 1 if crowded else 0
+        if self._crowded[name] == _CROWDED_S:
+            _log.warning(
+                "pool %s: requests that hold slots wait in the servers, which run %d: set its "
+                "slots to what each server takes at once (vLLM: --max-num-seqs)",
+                name,
+                running,
+            )
 
     def _set_marks(self, config: Config, name: str, limiter: Limiter) -> None:
         admission = config.admission
@@ -333,6 +346,7 @@ class Gateway:
                     "shedding": limiter.shedding,
                     "mean_service_s": _rounded(limiter.mean_service_s),
                     "service_scv": round(limiter.service_s.scv, 3),
+                    "server_ttft_s": _rounded(needed_s(self._measured[name].first_token_s)),
                 }
                 for name, limiter in self.policy.limiters.items()
             },

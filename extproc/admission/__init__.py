@@ -8,7 +8,7 @@ marks do in the long run; `gamma` is the mathematics under both.
 
 from extproc.admission.gate import Gate
 from extproc.admission.limiter import CLASSES, Ask, Audit, Lease, Limiter, Shed
-from extproc.admission.marks import MOST_WAITING, Marks, Slo, marks
+from extproc.admission.marks import MOST_WAITING, Marks, Slo, marks, needed_s
 from extproc.admission.service_times import Running
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "Shed",
     "Slo",
     "marks",
+    "needed_s",
 ]

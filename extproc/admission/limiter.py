@@ -23,6 +23,7 @@ CLASSES = ("interactive", "batch")
 _FIRST_SERVICE_S = 1.0
 # How much one request moves the mean of their tokens.
 _TOKENS_WEIGHT = 0.02
+_MOST_SCHEDULES = 1_000
 # How many may wait above the high mark with nothing but a claim: one for so many slots.
 _SLOTS_PER_CLAIM = 8
 # A lease may live so long after its last moment before it counts as leaked: timers are late
@@ -176,7 +177,7 @@ class Limiter:
         self._held = 0
         self._sequences = 0  # of all that hold slots: a request may make more than it has slots
         self._waiting_bytes = 0
-        self._retry_after = RetryAfter()
+        self._retry_after: dict[str, RetryAfter] = {}  # by tenant
         self._holding: dict[Lease, None] = {}
         self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
         self._used: tuple[dict[str, _Used], ...] = tuple({} for _ in CLASSES)  # by tenant
@@ -228,10 +229,15 @@ class Limiter:
         depth."""
         return (max(self.depth - self.marks.low, 0) + 1) * self.turn_s
 
-    def retry_after_s(self, uniform: float) -> int:
-        """What to tell one shed client: see RetryAfter."""
-        return self._retry_after.tell(
-            now=self.clock(), drain_s=self.drain_s(), turn_s=self.turn_s, uniform=uniform
+    def retry_after_s(self, tenant: str, share: float, uniform: float) -> int:
+        """What to tell one shed client: see RetryAfter. Each tenant has its own schedule, at its
+        share of the turns: who ignores what it is told makes nobody else wait."""
+        if len(self._retry_after) > _MOST_SCHEDULES:
+            self._retry_after.clear()
+        schedule = self._retry_after.setdefault(tenant, RetryAfter())
+        turn_s = self.turn_s * max(self._shares / share, 1.0)
+        return schedule.tell(
+            now=self.clock(), drain_s=self.drain_s(), turn_s=turn_s, uniform=uniform
         )
 
     @property

@@ -42,6 +42,11 @@ class Slo(NamedTuple):
     """Of the requests that find all slots busy, the share that is to hold it."""
 
 
+def needed_s(first_token_s: Running) -> float:
+    """What the server itself is taken to need of the TTFT. 0 while nothing was measured."""
+    return first_token_s.mean + _DEVIATIONS * first_token_s.deviation
+
+
 def marks(
     high: Wanted,
     low: Wanted,
@@ -76,7 +81,7 @@ def _auto_high(
             f"one waiting request for {_SLOTS_PER_WAITING} slots: a guess, until {ENOUGH} answers "
             f"were measured ({service_s.count} so far)"
         )
-    own_s = first_token_s.mean + _DEVIATIONS * first_token_s.deviation
+    own_s = needed_s(first_token_s)
     limit_s = max(slo.ttft_s - own_s, 0.0)
     mean_s, scv = max(service_s.mean, _SHORTEST_S), service_s.scv
     slots = min(slots, MOST_SLOTS)

@@ -15,8 +15,8 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class RetryAfter:
-    """One pool's. `_next_at`: the earliest moment that has not been given to anybody. `_again`:
-    where in the whole time, from 0 to 1, the last one was sent when all moments had been given."""
+    """One tenant's at one pool. `_next_at`: the earliest moment that has not been given to anybody.
+    `_again`: where in the whole time, from 0 to 1, the last one was sent when all were given."""
 
     __slots__ = ("_again", "_next_at")
 

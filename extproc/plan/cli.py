@@ -26,7 +26,7 @@ def command(
             parser=duration_s,
             metavar="DURATION",
             help="What of it the server needs once a slot is free. The rest may be waited. "
-            "Default: nothing.",
+            "Default: as measured with --from, else nothing.",
         ),
     ] = None,
     slots: Annotated[int | None, typer.Option(help="Sequences in the servers at once.")] = None,
@@ -82,6 +82,7 @@ def command(
         if service_mean is None:
             service_mean = told.mean_service_s
             service_scv = told.service_scv if service_scv is None else service_scv
+        prefill = told.server_ttft_s if prefill is None else prefill
     if slots is None or service_mean is None:
         _fail("give --slots and --service-mean, or --from URL to read them from a running gateway")
     try:

@@ -13,6 +13,8 @@ class Pool:
     mean_service_s: float | None
     """None: no request of this pool has ended yet."""
     service_scv: float
+    server_ttft_s: float
+    """What the servers need of a TTFT themselves."""
     high_water: int
     low_water: int
 

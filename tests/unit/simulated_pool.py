@@ -144,7 +144,7 @@ class Pool:
             lease = self.limiter.enter(ask)
         except Shed:
             if clients.come_back:
-                away_s = self.limiter.retry_after_s(self.chance.random())
+                away_s = self.limiter.retry_after_s("", 1.0, self.chance.random())
                 self._at(self.now + away_s, lambda: self._arrive(clients, tries + 1))
             return
         self._by_lease[lease] = seen

@@ -30,18 +30,20 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
 
 
 def test_a_bill_says_what_the_cost_depends_on() -> None:
-    account = accounting.read(STREAM | {"bill": "search batch large 3 64 512"})
+    account = accounting.read(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
+    assert account.charge == accounting.Charge("small", 99, 3, "a cme")
 
 
 @pytest.mark.parametrize(
-    "bill", ["-", "", "search batch large 3 64", "a b c d e f", "a b c 1 -1 2"]
+    "bill", ["-", "", "small 9 search batch large 3 64", "a b c d e f g h i", "a 1 b c d 1 -1 2 x"]
 )
 def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -> None:
     account = accounting.read(STREAM | {"bill": bill})
     assert account
     assert account.bill == accounting.Bill()
+    assert account.charge is None
 
 
 @pytest.mark.parametrize("number", ["-5", "1e300", "nan", "inf", "x", ""])

@@ -444,6 +444,14 @@ async def test_a_new_weight_counts_at_once() -> None:
     assert pool.enter(Ask(tenant="mine", share=10)).state == "queued"
 
 
+async def test_who_ignores_retry_after_makes_nobody_else_wait() -> None:
+    pool = limiter(4, 0, 0)
+    for tenant in ("rude", "polite"):
+        pool.enter(Ask(tenant=tenant, weight=2))
+    assert max(pool.retry_after_s("rude", 1.0, 0.5) for _ in range(500)) > 50
+    assert pool.retry_after_s("polite", 1.0, 0.5) == 1
+
+
 async def test_idleness_earns_no_credit_beyond_that() -> None:
     pool = limiter(1, 1000, 0)
     for _ in range(50):

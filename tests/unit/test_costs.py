@@ -63,8 +63,7 @@ def account(
         "prompt_tokens": str(prompt),
         "cached_tokens": str(cached),
         "completion_tokens": str(completion),
-        "charge": f"{pool} 1 1 acme",
-        "bill": bill,
+        "bill": f"{pool} 1 {bill} acme",
     }
     made = read(tags)
     assert made
@@ -268,8 +267,7 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
         "prompt_tokens": "1000",
         "cached_tokens": "800",
         "completion_tokens": "100",
-        "charge": "small 1100 1 acme",
-        "bill": "search interactive large 1 0 0",
+        "bill": "small 1100 search interactive large 1 0 0 acme",
     }
     for served_by in ("small", "", "gone"):
         gateway.account(LogEntry(200, served_by, 1, "", tags))

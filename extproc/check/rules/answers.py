@@ -16,7 +16,6 @@ _TAGS = (
     "ttft_us",
     "generation_us",
     "server_ttft_us",
-    "charge",
     "upstream_host",
     "body_bytes",
     "flags",
