@@ -3,12 +3,15 @@
 Nothing else of the bootstrap changes. Every mistake is an UpError of one sentence.
 """
 
+import fcntl
 import ipaddress
 import json
+import os
 import random
 import shutil
 import socket
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from extproc import config
@@ -292,10 +295,23 @@ def _port(what: str, wanted: int | None, configured: int) -> int:
 
 
 def free_port() -> int:
-    """One that nobody uses. Below those that systems give to outgoing connections (from 32768 on):
-    such a one could be taken before who asked here listens on it."""
+    """One that nobody uses, and that no process that asks here is given while this one lives.
+    Below those that systems give to outgoing connections (from 32768 on): such a one could be
+    taken before who asked here listens on it."""
+    claims = Path(tempfile.gettempdir()) / f"forebay-ports-{os.getuid()}"
+    claims.mkdir(exist_ok=True)
     while True:
         port = random.randrange(10240, 32768)
+        claim = (claims / str(port)).open("w")
         with socket.socket() as probe, suppress(OSError):
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
             probe.bind(("127.0.0.1", port))
+            _claims.append(claim)
+            if len(_claims) > _MOST_CLAIMS:  # the oldest are in use by now, or no more
+                _claims.pop(0).close()
             return port
+        claim.close()
+
+
+_MOST_CLAIMS = 200
+_claims: list[IO[str]] = []  # open, and so locked, for as long as the process lives

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Literal
@@ -309,10 +310,12 @@ def test_clients_do_not_wait_for_each_other_and_tell_what_became_of_each() -> No
             writer.write(STREAM[90:])
 
     answers = run_against(answer, (Phase(40.0, 0.4),), watch_s=0.2)
-    assert [one.outcome for one in answers[:3]] == ["refused", "failed", "open"]
-    assert {one.outcome for one in answers[3:]} == {"whole"}
-    assert answers[2].ttft_s is None
-    last = answers[-1]
+    # By connection, which need not be the order in which they were to be sent.
+    how = Counter(one.outcome for one in answers)
+    assert (how["refused"], how["failed"], how["open"]) == (1, 1, 1)
+    assert how["whole"] == len(answers) - 3 > 0
+    assert all(one.ttft_s is None for one in answers if one.outcome == "open")
+    last = next(one for one in reversed(answers) if one.outcome == "whole")
     assert last.ttft_s is not None
     assert last.ended_s is not None
     assert last.ttft_s < 0.1 <= last.ended_s - last.due_s
