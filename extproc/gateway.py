@@ -227,7 +227,7 @@ class Gateway:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
-        if estimate := self._unfinished_tokens(pool, account):
+        if estimate := self._unfinished_tokens(pool, entry, account):
             metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
@@ -237,30 +237,34 @@ class Gateway:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
 
-    def _unfinished_tokens(self, pool: str, account: Account) -> int:
-        """About how many tokens a stream had that was not counted since it did not end: its bytes,
-        by what a token of the pool's counted streams took. 0 where there is nothing to estimate."""
-        if not account.streamed or not account.body_bytes:
+    def _unfinished_tokens(self, pool: str, entry: LogEntry, account: Account) -> int:
+        """About how many tokens a stream had that was not counted since it did not end: as many
+        as its guard saw, or by its bytes and what a token of the pool's counted streams took. 0
+        where there is nothing to estimate."""
+        if not account.streamed or entry.status != 200 or not account.body_bytes:
             return 0
         bytes_per_token = self._measured[pool].bytes_per_token
-        if account.completion_tokens:
-            bytes_per_token.add(account.body_bytes / account.completion_tokens)
+        if account.completion_tokens is not None:
+            if account.completion_tokens:
+                bytes_per_token.add(account.body_bytes / account.completion_tokens)
             return 0
+        if account.completion_estimate is not None:
+            return account.completion_estimate
         return round(account.body_bytes / bytes_per_token.mean) if bytes_per_token.count else 0
 
     def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
         settings = self.policy.config.pools.get(pool)
         if settings is None:  # no server was tried
             return
-        # A guarded stream may have its end from us; and what was never counted (another filter
-        # chain than the reference's) is no sign of an error.
-        guarded = account.streamed and settings.partial_by == "guard"
+        # What was never counted (another filter chain than the reference's) is no sign of an error.
         how = ending(
             entry.status,
             entry.details,
             account.flags,
+            ended_by_us=account.ended_by_us,
+            has_failed=account.has_failed,
             has_usage=account.completion_tokens is not None,
-            usage_expected=not guarded and self._measured[pool].completion_tokens.count > 0,
+            usage_expected=account.streamed and self._measured[pool].bytes_per_token.count > 0,
         )
         self.metrics.endings[pool, how] += 1
         if url := _endpoint(settings, account.upstream_host):

@@ -20,6 +20,8 @@ _TAGS = (
     "upstream_host",
     "body_bytes",
     "flags",
+    "guarded",
+    "failed",
 )
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
