@@ -40,6 +40,7 @@ class _Guarded(NamedTuple):
 class Account:
     """What one answered exchange used. None: Envoy did not see it."""
 
+    request_id: str
     tenant: str
     streamed: bool
     prompt_tokens: int | None
@@ -84,6 +85,7 @@ def read(tags: Mapping[str, str]) -> Account | None:
     if generation_us is not None and completion is not None and completion > 1:
         tpot_s = generation_us / 1e6 / (completion - 1)
     return Account(
+        request_id=tags.get("request_id", "-"),
         tenant=tags.get("tenant", "default"),
         streamed=streamed,
         prompt_tokens=counted.prompt,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from extproc import logs
 from extproc.accounting import Account
 from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks
@@ -218,7 +219,8 @@ class Gateway:
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
         metrics.answers[pool, str(entry.status), tenant] += 1
-        self._see_ending(pool, entry, account)
+        estimate = self._unfinished_tokens(pool, entry, account)
+        self._see_ending(pool, tenant, entry, account, estimate)
         metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
@@ -227,7 +229,7 @@ class Gateway:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
-        if estimate := self._unfinished_tokens(pool, entry, account):
+        if estimate:
             metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
@@ -243,16 +245,21 @@ class Gateway:
         where there is nothing to estimate."""
         if not account.streamed or entry.status != 200 or not account.body_bytes:
             return 0
-        bytes_per_token = self._measured[pool].bytes_per_token
+        measured = self._measured[pool]
         if account.completion_tokens is not None:
-            if account.completion_tokens:
-                bytes_per_token.add(account.body_bytes / account.completion_tokens)
+            measured.stream_bytes.add(account.body_bytes)
+            measured.stream_tokens.add(account.completion_tokens)
             return 0
         if account.completion_estimate is not None:
             return account.completion_estimate
-        return round(account.body_bytes / bytes_per_token.mean) if bytes_per_token.count else 0
+        if not measured.stream_tokens.mean:
+            return 0
+        # Of means, not a mean of ratios: short streams are mostly what is beside the tokens.
+        return round(account.body_bytes * measured.stream_tokens.mean / measured.stream_bytes.mean)
 
-    def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
+    def _see_ending(
+        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: int
+    ) -> None:
         settings = self.policy.config.pools.get(pool)
         if settings is None:  # no server was tried
             return
@@ -264,9 +271,19 @@ class Gateway:
             ended_by_us=account.ended_by_us,
             has_failed=account.has_failed,
             has_usage=account.completion_tokens is not None,
-            usage_expected=account.streamed and self._measured[pool].bytes_per_token.count > 0,
+            usage_expected=account.streamed and self._measured[pool].stream_tokens.count > 0,
         )
         self.metrics.endings[pool, how] += 1
+        if how != "whole":
+            facts = {
+                "ending": how,
+                "status": entry.status,
+                "pool": pool,
+                "tokens_estimated": estimate,
+                "request_id": account.request_id,
+                "tenant": tenant,
+            }
+            logs.ending(facts)
         if url := _endpoint(settings, account.upstream_host):
             self._suspicion.saw(url, how)
 
@@ -331,14 +348,14 @@ def _endpoint(pool: PoolConfig, host: str) -> str | None:
 class _Measured:
     """What a pool's answers were like lately."""
 
-    __slots__ = ("bytes_per_token", "completion_tokens", "first_token_s")
+    __slots__ = ("completion_tokens", "first_token_s", "stream_bytes", "stream_tokens")
 
     def __init__(self) -> None:
         self.first_token_s = Running()
         """From a slot to the first token."""
         self.completion_tokens = Running()
-        self.bytes_per_token = Running()
-        """Of streams, as sent to clients."""
+        self.stream_bytes, self.stream_tokens = Running(), Running()
+        """Of each stream that was counted; bytes as sent to the client."""
 
 
 def _shown(servers: Servers) -> dict[str, object]:

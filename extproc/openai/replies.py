@@ -101,7 +101,7 @@ def before_error(events: bytes) -> bytes | None:
     """What stands before the first error event (`data: {"error": ...}`) in these whole events of a
     stream; None if there is none. Text that speaks of an "error" is none."""
     for start, event in whole_events(events):
-        if b'"error"' in event and "error" in _object(event):
+        if b'"error"' in event and _object(event).get("error"):
             return events[:start]
     return None
 

@@ -27,15 +27,42 @@ from extproc.endings import Ending, Suspicion, ending
     ],
 )
 def test_how_an_answer_ended(status: int, flags: str, has_usage: bool, how: Ending) -> None:
-    assert ending(status, "x", flags, ended_by_us="", has_failed=False, has_usage=has_usage, usage_expected=True) == how
+    assert (
+        ending(
+            status,
+            "x",
+            flags,
+            ended_by_us="",
+            has_failed=False,
+            has_usage=has_usage,
+            usage_expected=True,
+        )
+        == how
+    )
 
 
 def test_a_stall_that_we_ended_is_a_cut() -> None:
-    assert ending(504, "forebay_upstream_stall", "-", ended_by_us="", has_failed=False, has_usage=False, usage_expected=True) == "cut"
+    assert (
+        ending(
+            504,
+            "forebay_upstream_stall",
+            "-",
+            ended_by_us="",
+            has_failed=False,
+            has_usage=False,
+            usage_expected=True,
+        )
+        == "cut"
+    )
 
 
 def test_no_usage_is_no_error_where_none_is_counted() -> None:
-    assert ending(200, "x", "-", ended_by_us="", has_failed=False, has_usage=False, usage_expected=False) == "whole"
+    assert (
+        ending(
+            200, "x", "-", ended_by_us="", has_failed=False, has_usage=False, usage_expected=False
+        )
+        == "whole"
+    )
 
 
 def test_three_bad_endings_in_a_row_make_a_server_suspicious_for_longer_each_time() -> None:

@@ -22,6 +22,7 @@ _TAGS = (
     "flags",
     "guarded",
     "failed",
+    "request_id",
 )
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
