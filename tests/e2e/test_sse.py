@@ -23,6 +23,7 @@ TOKENS = {"prompt": 7, "completion": 3, "cached": 2}
 AT_ONCE = 16
 # So long between two pieces that Envoy reads them apart.
 PAUSE_S = 0.01
+STALL_S = 1.0
 
 
 def chunk(text: str, finish: str | None = None, **more: object) -> bytes:
@@ -51,6 +52,7 @@ class Script:
     usage: bytes = USAGE
     after: bytes = DONE
     encoding = ""
+    pause_s = PAUSE_S
     says_length = False
     """Else its pieces are chunks."""
     accept_encoding = False
@@ -95,7 +97,7 @@ class Script:
             if piece := body[start:end]:
                 writer.write(piece if self.says_length else b"%x\r\n%b\r\n" % (len(piece), piece))
                 await writer.drain()
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(self.pause_s)
         if not self.says_length:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
@@ -112,7 +114,8 @@ def gateway(script: Script, make_gateway: MakeGateway) -> Iterator[Gateway]:
         yield make_gateway(
             policy={
                 "pools": {"large": {"server": "other"}},
-                "routing": {"fallback": {"small": ["small"], "large": ["large"]}},
+                "routing": {"fallback": {"small": [], "large": []}},
+                "response": {"stall": f"{STALL_S}s"},
             },
             backends={POOLS[way]: (url,) for way, url in urls.items()},
         )
@@ -241,12 +244,13 @@ async def test_a_stream_without_its_last_newline_or_done_is_counted(
 async def test_a_compressed_stream_passes_unread(
     gateway: Gateway, script: Script, way: str
 ) -> None:
+    """So nobody knows whether its server has stalled: it is left to end by itself."""
     script.before, script.usage, script.after = ROLE + TEXT + LAST, USAGE, DONE
-    script.encoding = "gzip"
+    script.encoding, script.pause_s = "gzip", STALL_S * 1.2
     try:
         answers = await ask_all(gateway, way, [[cut] for cut in (5, 60, 100)])
     finally:
-        script.encoding = ""
+        script.encoding, script.pause_s = "", PAUSE_S
     for answer in answers:  # the client of the test has unpacked it
         assert answer.headers["content-encoding"] == "gzip"
         assert answer.body == script.stream
