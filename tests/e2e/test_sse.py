@@ -210,11 +210,11 @@ async def test_a_usage_in_an_event_above_64_kilobytes_is_seen_by_a_guard_only(
 ) -> None:
     """Envoy drops such an event unread (max_event_size), and counts on after it."""
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
-    script.before, script.usage, script.after = ROLE + chunk("x" * 70_000, usage=usage), b"", LAST
+    script.before, script.usage, script.after = ROLE + chunk("x" * 140_000, usage=usage), b"", LAST
     script.after += DONE
     line = f'forebay_tokens_total{{kind="completion",pool="{POOLS[way]}"'
     before = gateway.metric(line)
-    [answer] = await ask_all(gateway, way, [[65_000]])
+    [answer] = await ask_all(gateway, way, [[70_000, 100_000]])
     await asyncio.to_thread(gateway.wait_until_accounted)
     assert answer.body == script.stream
     assert gateway.metric(line) - before == (3 if way == "guard" else 0)
