@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from extproc.openai import Usage
+
 
 class Charge(NamedTuple):
     """What was charged for the request when it was granted its slot."""
@@ -35,15 +37,36 @@ class Bill(NamedTuple):
     """As the client wanted it; 0: it did not say."""
 
 
+class _Counted(NamedTuple):
+    """Tokens as the server counted them. None: it did not say."""
+
+    prompt: int | None
+    cached: int | None
+    completion: int | None
+
+
+class _Guarded(NamedTuple):
+    reason: str
+    counted: _Counted
+    estimate: int | None
+
+
 @dataclass(slots=True)
 class Account:
     """What one answered exchange used. None: Envoy did not see it."""
 
+    request_id: str
     tenant: str
     streamed: bool
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
+    completion_estimate: int | None
+    """Of a guarded stream that the processor ended."""
+    has_failed: bool
+    """The stream had an error event."""
+    ended_by_us: str
+    """Why, if it did: `deadline`, `stall`, `upstream_error`."""
     ttft_s: float | None
     """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
     server_ttft_s: float | None
@@ -66,7 +89,11 @@ def read(tags: Mapping[str, str]) -> Account | None:
     if kind not in ("stream", "json"):
         return None
     streamed = kind == "stream"
-    completion = _number(tags, "completion_tokens")
+    counted = _Counted(*(_number(tags, f"{kind}_tokens") for kind in _Counted._fields))
+    guard = _read_guarded(tags)
+    if counted.completion is None and guard is not None:
+        counted = guard.counted
+    completion = counted.completion
     first_us = _number(tags, "ttft_us") if streamed else None
     server_us = _number(tags, "server_ttft_us") if streamed else None
     generation_us = _number(tags, "generation_us") if streamed else None
@@ -75,11 +102,15 @@ def read(tags: Mapping[str, str]) -> Account | None:
         tpot_s = generation_us / 1e6 / (completion - 1)
     charge, bill = _told_by_us(tags.get("bill", "-"))
     return Account(
+        request_id=tags.get("request_id", "-"),
         tenant=tags.get("tenant", "default"),
         streamed=streamed,
-        prompt_tokens=_number(tags, "prompt_tokens"),
-        cached_tokens=_number(tags, "cached_tokens"),
+        prompt_tokens=counted.prompt,
+        cached_tokens=counted.cached,
         completion_tokens=completion,
+        completion_estimate=guard.estimate if guard and completion is None else None,
+        has_failed=tags.get("failed", "-") == "1",
+        ended_by_us=guard.reason if guard else "",
         ttft_s=None if first_us is None else first_us / 1e6,
         tpot_s=tpot_s,
         server_ttft_s=None if server_us is None else server_us / 1e6,
@@ -91,9 +122,27 @@ def read(tags: Mapping[str, str]) -> Account | None:
     )
 
 
+def guarded(reason: str, usage: Usage | None, estimate: int) -> str:
+    """What the guard of a stream has seen of it, as a tag: `REASON PROMPT CACHED COMPLETION
+    ESTIMATE`, `-` for none. `reason`: empty if the server ended it."""
+    counts = (*(usage or (None, None, None)), estimate)
+    return " ".join((reason or "-", *("-" if count is None else str(count) for count in counts)))
+
+
+def _read_guarded(tags: Mapping[str, str]) -> _Guarded | None:
+    parts = tags.get("guarded", "-").split(" ")
+    if len(parts) != 5:
+        return None
+    *counts, estimate = map(_whole_number, parts[1:])
+    return _Guarded(parts[0].strip("-"), _Counted(*counts), estimate)
+
+
 def _number(tags: Mapping[str, str], name: str) -> int | None:
+    return _whole_number(tags.get(name, "-"))
+
+
+def _whole_number(text: str) -> int | None:
     """Envoy writes '-' for what it does not have; a server may write anything."""
-    text = tags.get(name, "-")
     if text == "-":
         return None
     try:

@@ -1,16 +1,17 @@
 """How an answer ended, from what Envoy logged of it, and which server that makes suspicious. Pure.
 
-Streams pass by unread, so what went wrong inside one is inferred: a vLLM server counts the tokens
-of every answer that it ends, and of none that it does not.
+Streams pass by unread. Envoy sees an error event in one; that a stream merely stopped is inferred:
+a vLLM server counts the tokens of every answer that it ends, and of none that it does not.
 """
 
 from collections.abc import Callable
 from typing import Literal
 
 Ending = Literal["whole", "error", "reset", "cut", "client_left"]
-"""whole: as the server or, in its place, the processor ended it. error: an error status, or an
-answer of status 200 without the usage that ends it (an error event inside a stream). reset: the
-server's connection broke. cut: by a time limit. client_left: before the end."""
+"""Of the server's answer. whole: as the server ended it, also where we asked it to, or we did at
+the deadline. error: a status of 500 or more, an error event in a stream, or a stream without the
+usage and the [DONE] that end it. reset: the server's connection broke. cut: by a time limit.
+client_left: before the end."""
 
 # Envoy's response flags.
 _LIMITS = frozenset(("UT", "SI", "DT", "UMSDR"))
@@ -23,11 +24,26 @@ _FIRST_S = 5.0
 _LONGEST_S = 60.0
 
 
+# Where the guard ended a stream, and wrote an end to it.
+_OF_GUARD: dict[str, Ending] = {"deadline": "whole", "stall": "cut", "upstream_error": "error"}
+
+
 def ending(
-    status: int, details: str, flags: str, *, has_usage: bool, usage_expected: bool
+    status: int,
+    details: str,
+    flags: str,
+    *,
+    ended_by_us: str,
+    has_failed: bool,
+    has_usage: bool,
+    usage_expected: bool,
 ) -> Ending:
-    """`details` and `flags`: Envoy's response code details and flags (`UC,URX`). `usage_expected`:
-    the pool's servers are asked for the usage of every answer, and it is counted as it passes."""
+    """`details` and `flags`: Envoy's response code details and flags (`UC,URX`). `ended_by_us`:
+    why the guard ended a stream, or empty. `has_failed`: an error event was seen in it.
+    `usage_expected`: the pool's servers are asked for the usage of every stream, and it is counted
+    as it passes."""
+    if ended_by_us:
+        return _OF_GUARD.get(ended_by_us, "error")
     told = frozenset(flags.split(","))
     if told & _CLIENT:
         return "client_left"
@@ -35,7 +51,7 @@ def ending(
         return "cut"
     if told & _RESETS:
         return "reset"
-    if status >= 500:
+    if status >= 500 or has_failed:
         return "error"
     return "error" if status == 200 and usage_expected and not has_usage else "whole"
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from extproc import logs
 from extproc.accounting import Account
 from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks, needed_s
@@ -245,7 +246,8 @@ class Gateway:
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
         metrics.answers[pool, str(entry.status), tenant] += 1
-        self._see_ending(pool, entry, account)
+        estimate = self._unfinished_tokens(pool, entry, account)
+        self._see_ending(pool, tenant, entry, account, estimate)
         metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
@@ -254,7 +256,7 @@ class Gateway:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
-        if estimate := self._unfinished_tokens(pool, account):
+        if estimate:
             metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if pool in known.pools:
             self.ledger.answered(
@@ -268,32 +270,51 @@ class Gateway:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
 
-    def _unfinished_tokens(self, pool: str, account: Account) -> int:
-        """About how many tokens a stream had that was not counted since it did not end: its bytes,
-        by what a token of the pool's counted streams took. 0 where there is nothing to estimate."""
-        if not account.streamed or not account.body_bytes:
+    def _unfinished_tokens(self, pool: str, entry: LogEntry, account: Account) -> int:
+        """About how many tokens a stream had that was not counted since it did not end: as many
+        as its guard saw, or by its bytes and what a token of the pool's counted streams took. 0
+        where there is nothing to estimate."""
+        if not account.streamed or entry.status != 200 or not account.body_bytes:
             return 0
-        bytes_per_token = self._measured[pool].bytes_per_token
-        if account.completion_tokens:
-            bytes_per_token.add(account.body_bytes / account.completion_tokens)
+        measured = self._measured[pool]
+        if account.completion_tokens is not None:
+            measured.stream_bytes.add(account.body_bytes)
+            measured.stream_tokens.add(account.completion_tokens)
             return 0
-        return round(account.body_bytes / bytes_per_token.mean) if bytes_per_token.count else 0
+        if account.completion_estimate is not None:
+            return account.completion_estimate
+        if not measured.stream_tokens.mean:
+            return 0
+        # Of means, not a mean of ratios: short streams are mostly what is beside the tokens.
+        return round(account.body_bytes * measured.stream_tokens.mean / measured.stream_bytes.mean)
 
-    def _see_ending(self, pool: str, entry: LogEntry, account: Account) -> None:
+    def _see_ending(
+        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: int
+    ) -> None:
         settings = self.policy.config.pools.get(pool)
         if settings is None:  # no server was tried
             return
-        # A guarded stream may have its end from us; and what was never counted (another filter
-        # chain than the reference's) is no sign of an error.
-        guarded = account.streamed and settings.partial_by == "guard"
+        # What was never counted (another filter chain than the reference's) is no sign of an error.
         how = ending(
             entry.status,
             entry.details,
             account.flags,
+            ended_by_us=account.ended_by_us,
+            has_failed=account.has_failed,
             has_usage=account.completion_tokens is not None,
-            usage_expected=not guarded and self._measured[pool].completion_tokens.count > 0,
+            usage_expected=account.streamed and self._measured[pool].stream_tokens.count > 0,
         )
         self.metrics.endings[pool, how] += 1
+        if how != "whole":
+            facts = {
+                "ending": how,
+                "status": entry.status,
+                "pool": pool,
+                "tokens_estimated": estimate,
+                "request_id": account.request_id,
+                "tenant": tenant,
+            }
+            logs.ending(facts)
         if url := _endpoint(settings, account.upstream_host):
             self._suspicion.saw(url, how)
 
@@ -363,14 +384,14 @@ def _endpoint(pool: PoolConfig, host: str) -> str | None:
 class _Measured:
     """What a pool's answers were like lately."""
 
-    __slots__ = ("bytes_per_token", "completion_tokens", "first_token_s")
+    __slots__ = ("completion_tokens", "first_token_s", "stream_bytes", "stream_tokens")
 
     def __init__(self) -> None:
         self.first_token_s = Running()
         """From a slot to the first token."""
         self.completion_tokens = Running()
-        self.bytes_per_token = Running()
-        """Of streams, as sent to clients."""
+        self.stream_bytes, self.stream_tokens = Running(), Running()
+        """Of each stream that was counted; bytes as sent to the client."""
 
 
 def _shown(servers: Servers) -> dict[str, object]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from extproc import openai, wire
+from extproc.accounting import guarded
 from extproc.cache import Fill
 from extproc.gateway import Policy
 from extproc.metrics import Metrics
@@ -31,6 +32,7 @@ class Passing:
         "_guard",
         "_has_ended",
         "_heard_at",
+        "_incomplete",
         "_loop",
         "_may_guard",
         "_metrics",
@@ -72,6 +74,7 @@ class Passing:
         self._whole = False  # the answer comes in one message
         self._sending = False  # a piece of a guarded answer
         self._has_ended = False  # by our word
+        self._incomplete = ""  # why
         self._closing: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._heard_at = 0.0
@@ -88,6 +91,8 @@ class Passing:
             self._guard = Guard(self._request.path, self._request_id, model, choices)
             self._facts["served_by"] = self._served_by
             self.watch()
+        else:
+            self._watch_no_more()
         if answer.end_of_stream or (self._fill is None and self._guard is None):
             reply = wire.PASS_ANSWER
         elif self._request.stream or not _is_short(answer):
@@ -105,6 +110,7 @@ class Passing:
             and pool.partial_by == "guard"
             and answer.values.get(":status") == "200"
             and "content-encoding" not in answer.values
+            and "event-stream" in answer.values.get("content-type", "event-stream")
         )
 
     async def body(self, body: wire.AnswerBody) -> None:
@@ -123,8 +129,11 @@ class Passing:
             if self._guard.has_failed or (end_of_stream and self._guard.lacks_its_end):
                 piece += self._ending("upstream_error")
                 end_of_stream = True
+        facts = ()
+        if self._guard is not None and (end_of_stream or self._guard.is_done):
+            facts = (("guarded", self._account()),)
         self._sending = True
-        await self._send(wire.piece(piece, end_of_stream=end_of_stream))
+        await self._send(wire.piece(piece, end_of_stream=end_of_stream, request_facts=facts))
         self._sending = False
 
     def _keep(self, body: wire.AnswerBody) -> None:
@@ -147,7 +156,9 @@ class Passing:
         of ours must not be under way at once: while one is, nothing is done."""
         if self._guard is None or not self._guard.can_close or self._sending or self._has_ended:
             return
-        ending = wire.piece(self._ending(reason), end_of_stream=True)
+        ending = self._ending(reason)
+        facts = (("guarded", self._account()),)
+        ending = wire.piece(ending, end_of_stream=True, request_facts=facts)
         self._closing = self._loop.create_task(self._send(ending))
 
     def _ending(self, reason: str) -> bytes:
@@ -159,8 +170,13 @@ class Passing:
             self._note_incomplete(self._served_by, reason)
         return self._guard.closing(reason, with_usage=self._request.usage_asked)
 
+    def _account(self) -> str:
+        """What Envoy's log is to say of a guarded stream: see extproc.accounting."""
+        assert self._guard is not None
+        return guarded(self._incomplete, self._guard.usage, self._guard.tokens_estimate)
+
     def _note_incomplete(self, pool: str, reason: str) -> None:
-        self._facts["incomplete"] = reason
+        self._facts["incomplete"] = self._incomplete = reason
         self._metrics.closed[pool, reason] += 1
 
     # --- a server that falls silent -------------------------------------------------------------
@@ -187,10 +203,13 @@ class Passing:
             self._note_incomplete(self._served_by or "none", "stall")
             self._closing = self._loop.create_task(self._send(_silent(self._request_id)))
 
-    def end(self) -> None:
-        """The exchange is over."""
+    def _watch_no_more(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
+
+    def end(self) -> None:
+        """The exchange is over."""
+        self._watch_no_more()
         if self._closing is not None:
             self._closing.cancel()
 

@@ -184,10 +184,14 @@ def _set_metadata(
         fields[name].string_value = value
 
 
-def piece(body: bytes, *, end_of_stream: bool) -> bytes:
+def piece(
+    body: bytes, *, end_of_stream: bool, request_facts: tuple[tuple[str, str], ...] = ()
+) -> bytes:
     """A piece of the answer for the client. It may be sent unasked, and end the answer before the
-    server does; Envoy then resets the server's stream."""
+    server does; Envoy then resets the server's stream. `request_facts`: see `admit`."""
     reply = ProcessingResponse()
+    if request_facts:
+        _set_metadata(reply, "forebay_request", request_facts)
     streamed = reply.response_body.response.body_mutation.streamed_response
     streamed.body = body
     streamed.end_of_stream = end_of_stream

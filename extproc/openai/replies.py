@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 
 from extproc.openai.paths import CHAT
-from extproc.openai.sse import EventReader, stream_of
+from extproc.openai.sse import stream_of, whole_events
 
 
 class ApiError(Exception):
@@ -86,7 +86,7 @@ def partial_ending(
 def ended_choices(events: bytes) -> set[int]:
     """The choices that have their finish reason in these whole events of a stream."""
     ended: set[int] = set()
-    for event in EventReader().feed(events):
+    for _, event in whole_events(events):
         choices = _object(event).get("choices")
         for choice in cast("list[object]", choices) if isinstance(choices, list) else ():
             if isinstance(choice, dict):
@@ -100,14 +100,40 @@ def ended_choices(events: bytes) -> set[int]:
 def before_error(events: bytes) -> bytes | None:
     """What stands before the first error event (`data: {"error": ...}`) in these whole events of a
     stream; None if there is none. Text that speaks of an "error" is none."""
-    at = 0
-    while (at := events.find(b"data:", at)) >= 0:
-        end = events.find(b"\n", at)
-        line = events[at + 5 : end if end >= 0 else None]
-        if (at == 0 or events[at - 1 : at] in (b"\n", b"\r")) and "error" in _object(line):
-            return events[:at]
-        at += 5
+    for start, event in whole_events(events):
+        if b'"error"' in event and _object(event).get("error"):
+            return events[:start]
     return None
+
+
+class Usage(NamedTuple):
+    """As a server counted it; None: it did not say."""
+
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+
+
+def last_usage(events: bytes) -> Usage | None:
+    """The last usage in these whole events of a stream."""
+    last: Usage | None = None
+    for _, event in whole_events(events):
+        if usage := _members(_object(event).get("usage")):
+            details = _members(usage.get("prompt_tokens_details"))
+            last = Usage(
+                _count(usage.get("prompt_tokens")),
+                _count(details.get("cached_tokens")),
+                _count(usage.get("completion_tokens")),
+            )
+    return last
+
+
+def _members(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
 
 
 def is_json(text: bytes) -> bool:

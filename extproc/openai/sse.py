@@ -4,9 +4,13 @@ LF, CRLF, comments, several `data:` lines in one event, an end without a blank l
 is of interest here: event names and ids are skipped.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 import orjson
+
+EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
+"""A blank line."""
 
 
 def stream_of(chunks: Iterable[object]) -> bytes:
@@ -39,3 +43,14 @@ class EventReader:
     def end(self) -> list[bytes]:
         """The data of a last event that no blank line ended."""
         return self.feed(b"\n\n")
+
+
+def whole_events(stream: bytes) -> Iterator[tuple[int, bytes]]:
+    """Where each event of this piece of a stream begins, and its data; half an event at its end is
+    not among them."""
+    start = 0
+    for blank in EVENT_END.finditer(stream):
+        lines = stream[start : blank.start()].splitlines()
+        data = (line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        yield start, b"\n".join(data)
+        start = blank.end()

@@ -6,15 +6,25 @@ after half an event. It must never parse a chunk that it need not: almost all ar
 
 import re
 
-from extproc.openai import CHAT, before_error, ended_choices, is_json, partial_ending
+from extproc.openai import (
+    CHAT,
+    EVENT_END,
+    Usage,
+    before_error,
+    ended_choices,
+    is_json,
+    last_usage,
+    partial_ending,
+    whole_events,
+)
 
 # A longer event is passed on in pieces, and the stream is then left to end as it will.
 _MOST_HELD_BYTES = 256 * 1024
-_EVENT_END = re.compile(rb"(?>\r\n|\n|\r){2}")
 _DONE = re.compile(rb"(?:\A|[\r\n])data: ?\[DONE\]")  # on a line of its own, not in a text
 # As JSON is written with and without a space; `null` stands in all chunks but the last.
 _FINISH = (b'"finish_reason":"', b'"finish_reason": "')
 _USAGE = (b'"usage":{', b'"usage": {')
+_CHUNK = b'"choices":'  # not in a text, where quotes are escaped
 
 
 class Guard:
@@ -24,6 +34,7 @@ class Guard:
     __slots__ = (
         "_begun",
         "_broken",
+        "_choices",
         "_chunks",
         "_cut_an_event",
         "_done",
@@ -34,13 +45,14 @@ class Guard:
         "_path",
         "_request_id",
         "_unfinished",
-        "_usage_told",
+        "_usage_piece",
     )
 
     def __init__(self, path: str, request_id: str, model: str, choices: int) -> None:
         self._path = path
         self._request_id = request_id
         self._model = model
+        self._choices = choices
         self._unfinished = set(range(choices))
         self._first = b""
         self._held = b""
@@ -49,7 +61,7 @@ class Guard:
         self._done = False
         self._failed = False
         self._cut_an_event = False
-        self._usage_told = False
+        self._usage_piece = b""
         self._broken = False
 
     @property
@@ -62,6 +74,22 @@ class Guard:
     def is_whole(self) -> bool:
         """The server has said all: what may be missing is [DONE] or the end of the transfer."""
         return not self._unfinished or self._done
+
+    @property
+    def is_done(self) -> bool:
+        """[DONE] has come."""
+        return self._done
+
+    @property
+    def usage(self) -> Usage | None:
+        """As the server last told it."""
+        return last_usage(self._usage_piece)
+
+    @property
+    def tokens_estimate(self) -> int:
+        """One for each chunk that has passed; the first of each choice of a chat has none."""
+        heads = self._choices if self._path == CHAT else 0
+        return max(self._chunks - heads, 0)
 
     @property
     def has_failed(self) -> bool:
@@ -81,13 +109,13 @@ class Guard:
             piece, self._failed = before, True
         if not self._first:
             self._first = _first_event(piece)
-        self._chunks += piece.count(b"data:")
+        self._chunks += piece.count(_CHUNK)
         if b"[DONE]" in piece and _DONE.search(piece):
             self._done = True
         if _FINISH[0] in piece or _FINISH[1] in piece:
             self._unfinished -= ended_choices(piece)
-        if not self._unfinished and (_USAGE[0] in piece or _USAGE[1] in piece):
-            self._usage_told = True
+        if _USAGE[0] in piece or _USAGE[1] in piece:
+            self._usage_piece = piece  # read when it is asked for: some servers send it with all
         return piece
 
     def end(self) -> bytes:
@@ -108,12 +136,10 @@ class Guard:
 
     def closing(self, reason: str, *, with_usage: bool) -> bytes:
         """What ends the answer here and now: for each choice that has not ended a last chunk marked
-        incomplete, usage if the client asked for it, [DONE]. What is held is dropped.
-
-        Tokens are estimated as one for each chunk that passed; the first of a chat has none."""
+        incomplete, usage if the client asked for it, [DONE]. What is held is dropped."""
         if self._done:
             return b""
-        head = 1 if self._path == CHAT and self._chunks else 0
+        has_usage = bool(self._usage_piece) and not self._unfinished
         return partial_ending(
             self._path,
             first_chunk=self._first,
@@ -121,14 +147,12 @@ class Guard:
             model=self._model,
             reason=reason,
             choices=sorted(self._unfinished),
-            tokens_estimate=max(self._chunks - head, 0)
-            if with_usage and not self._usage_told
-            else None,
+            tokens_estimate=self.tokens_estimate if with_usage and not has_usage else None,
         )
 
     def _whole_events(self, piece: bytes) -> bytes:
         end = 0
-        for match in _EVENT_END.finditer(piece):
+        for match in EVENT_END.finditer(piece):
             end = match.end()
         self._held = piece[end:]
         if len(self._held) > _MOST_HELD_BYTES:
@@ -143,8 +167,4 @@ class Guard:
 
 def _first_event(piece: bytes) -> bytes:
     """The data of the first event with one; empty if there is none (comments come before)."""
-    at = piece.find(b"data:")
-    if at < 0:
-        return b""
-    end = _EVENT_END.search(piece, at)
-    return piece[at + 5 : end.start() if end else None].strip()
+    return next((data for _, data in whole_events(piece) if data), b"")

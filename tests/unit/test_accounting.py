@@ -3,6 +3,7 @@
 import pytest
 
 from extproc import accounting
+from extproc.openai import Usage
 
 STREAM = {
     "kind": "stream",
@@ -63,3 +64,32 @@ def test_a_cut_stream_and_a_single_token_have_no_time_per_token(change: dict[str
 def test_what_the_processor_did_not_admit_is_not_accounted() -> None:
     assert accounting.read(STREAM | {"kind": "-"}) is None
     assert accounting.read({}) is None
+
+
+def test_what_the_guard_of_a_stream_saw_counts_where_envoy_counted_nothing() -> None:
+    uncounted = STREAM | {"prompt_tokens": "-", "completion_tokens": "-"}
+    seen = accounting.guarded("", Usage(9, None, 5), 6)
+    account = accounting.read(uncounted | {"guarded": seen})
+    assert account
+    assert (account.prompt_tokens, account.cached_tokens, account.completion_tokens) == (9, None, 5)
+    assert (account.ended_by_us, account.completion_estimate) == ("", None)
+    assert account.tpot_s == pytest.approx(1.0 / 4)
+    both = accounting.read(STREAM | {"guarded": seen})
+    assert both
+    assert (both.prompt_tokens, both.completion_tokens) == (12, 11)  # Envoy's, and once
+
+
+def test_a_stream_that_the_guard_ended_has_an_estimate_and_no_count() -> None:
+    uncounted = STREAM | {"completion_tokens": "-"}
+    account = accounting.read(uncounted | {"guarded": accounting.guarded("stall", None, 6)})
+    assert account
+    assert account.completion_tokens is None
+    assert (account.ended_by_us, account.completion_estimate) == ("stall", 6)
+
+
+@pytest.mark.parametrize("tag", ["-", "", "a b", "- x y z w"])
+def test_a_guards_word_that_makes_no_sense_is_none(tag: str) -> None:
+    account = accounting.read(STREAM | {"completion_tokens": "-", "guarded": tag})
+    assert account
+    assert (account.completion_tokens, account.completion_estimate) == (None, None)
+    assert account.ended_by_us == ""

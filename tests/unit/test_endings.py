@@ -27,15 +27,42 @@ from extproc.endings import Ending, Suspicion, ending
     ],
 )
 def test_how_an_answer_ended(status: int, flags: str, has_usage: bool, how: Ending) -> None:
-    assert ending(status, "x", flags, has_usage=has_usage, usage_expected=True) == how
+    assert (
+        ending(
+            status,
+            "x",
+            flags,
+            ended_by_us="",
+            has_failed=False,
+            has_usage=has_usage,
+            usage_expected=True,
+        )
+        == how
+    )
 
 
 def test_a_stall_that_we_ended_is_a_cut() -> None:
-    assert ending(504, "forebay_upstream_stall", "-", has_usage=False, usage_expected=True) == "cut"
+    assert (
+        ending(
+            504,
+            "forebay_upstream_stall",
+            "-",
+            ended_by_us="",
+            has_failed=False,
+            has_usage=False,
+            usage_expected=True,
+        )
+        == "cut"
+    )
 
 
 def test_no_usage_is_no_error_where_none_is_counted() -> None:
-    assert ending(200, "x", "-", has_usage=False, usage_expected=False) == "whole"
+    assert (
+        ending(
+            200, "x", "-", ended_by_us="", has_failed=False, has_usage=False, usage_expected=False
+        )
+        == "whole"
+    )
 
 
 def test_three_bad_endings_in_a_row_make_a_server_suspicious_for_longer_each_time() -> None:
@@ -53,3 +80,28 @@ def test_three_bad_endings_in_a_row_make_a_server_suspicious_for_longer_each_tim
     suspicion.saw("a", "whole")
     suspicion.saw("a", "reset")
     assert len(told) == 6
+
+
+@pytest.mark.parametrize(
+    ("ended_by_us", "how"), [("deadline", "whole"), ("stall", "cut"), ("upstream_error", "error")]
+)
+def test_a_stream_that_the_guard_ended_is_called_by_what_its_server_did(
+    ended_by_us: str, how: Ending
+) -> None:
+    told = ending(
+        200,
+        "x",
+        "-",
+        ended_by_us=ended_by_us,
+        has_failed=False,
+        has_usage=False,
+        usage_expected=True,
+    )
+    assert told == how
+
+
+def test_an_error_event_is_an_error_also_after_a_usage() -> None:
+    told = ending(
+        200, "x", "-", ended_by_us="", has_failed=True, has_usage=True, usage_expected=False
+    )
+    assert told == "error"

@@ -14,7 +14,7 @@ from extproc.streaming import Guard
 def chunk(text: str, **more: object) -> bytes:
     choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
     one = {"id": "chatcmpl-server", "created": 7, "model": "m", "choices": [choice], **more}
-    return b"data: " + json.dumps(one).encode() + b"\n\n"
+    return b"data: " + json.dumps(one, ensure_ascii=False).encode() + b"\n\n"
 
 
 def guard(path: str = CHAT, choices: int = 1) -> Guard:
@@ -25,7 +25,16 @@ def events(data: bytes) -> list[str]:
     return [event.removeprefix("data: ") for event in data.decode().split("\n\n") if event]
 
 
-STREAM = chunk("") + b": keep-alive\n\n" + chunk("Hi \xfc") + chunk(" you") + b"data: [DONE]\n\n"
+TWO_LINES = b'event: x\nid: 4\ndata: {"id":"b",\ndata:"choices":[]}\n\n'
+STREAM = (
+    chunk("")
+    + b": keep-alive\n\n"
+    + chunk("Hi Zoë, 3 €")
+    + TWO_LINES
+    + b":\n"
+    + chunk(" you")
+    + b"data: [DONE]\n\n"
+)
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=30), st.booleans(), st.booleans())
@@ -51,7 +60,11 @@ def test_at_any_byte_it_can_be_ended_well_formed(at: int) -> None:
     assert watch.can_close
     whole = events(passed + watch.closing("deadline", with_usage=False))
     assert whole[-1] == "[DONE]"
-    chunks = [json.loads(event) for event in whole[:-1] if not event.startswith(":")]
+    chunks = [
+        json.loads(event.removeprefix(":\ndata: "))
+        for event in whole[:-1]
+        if not event.startswith((": ", "event:"))
+    ]
     assert [c["choices"][0]["finish_reason"] for c in chunks] == [None] * (len(chunks) - 1) + [
         "length"
     ]
@@ -95,6 +108,18 @@ def test_an_event_without_end_is_not_held_for_ever() -> None:
         passed += watch.feed(b"x" * 1024)
     assert not watch.can_close  # half an event has passed: nothing can be appended any more
     assert passed + watch.end() == b"x" * 300 * 1024
+
+
+@pytest.mark.parametrize("step", [1024, 65_536, 70_001])
+def test_an_event_above_64_kilobytes_passes_whole_and_can_be_followed_by_an_end(step: int) -> None:
+    watch, passed = guard(), b""
+    stream = chunk("") + chunk("€" * 60_000)
+    for start in range(0, len(stream), step):
+        passed += watch.feed(stream[start : start + step])
+        assert passed in (b"", chunk(""), stream)
+    assert passed == stream
+    assert watch.can_close
+    assert watch.tokens_estimate == 1
 
 
 def test_before_the_first_piece_nothing_can_be_written() -> None:
@@ -187,3 +212,40 @@ def test_a_usage_that_came_is_not_estimated_again() -> None:
     usage = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
     watch.feed(chunk("a") + finished(0) + usage)
     assert events(watch.closing("deadline", with_usage=True)) == ["[DONE]"]
+
+
+def test_the_usage_of_the_server_is_read_wherever_it_stands() -> None:
+    watch = guard(choices=2)
+    assert watch.usage is None
+    details = {"cached_tokens": 4}
+    for count in (1, 2):  # some servers send it with each chunk
+        usage = {"prompt_tokens": 9, "completion_tokens": count, "prompt_tokens_details": details}
+        watch.feed(chunk("a", usage=usage))
+    assert watch.usage == (9, 4, 2)
+    watch.feed(chunk('say "usage":{"prompt_tokens":1}') + chunk("a", usage=None))
+    assert watch.usage == (9, 4, 2)
+
+
+@pytest.mark.parametrize("usage", ["x", [], {"completion_tokens": -1}, {"completion_tokens": 1.5}])
+def test_a_usage_that_makes_no_sense_is_none(usage: object) -> None:
+    watch = guard()
+    watch.feed(chunk("a", usage=usage))
+    assert watch.usage in (None, (None, None, None))
+
+
+def test_an_error_member_that_says_nothing_is_no_error() -> None:
+    watch = guard()
+    assert watch.feed(chunk("a", error=None)) == chunk("a", error=None)
+    assert not watch.has_failed
+
+
+def test_an_error_on_two_lines_of_data_is_one() -> None:
+    watch = guard()
+    assert watch.feed(chunk("a") + b'data: {"error":\ndata: {"code": 500}}\n\n') == chunk("a")
+    assert watch.has_failed
+
+
+def test_each_choice_of_a_chat_begins_with_a_chunk_without_a_token() -> None:
+    watch = guard(choices=2)
+    watch.feed(chunk("") + chunk("") + chunk("a") + chunk('data: {"choices":') + chunk("c"))
+    assert watch.tokens_estimate == 3

@@ -20,6 +20,9 @@ _TAGS = (
     "body_bytes",
     "flags",
     "bill",
+    "guarded",
+    "failed",
+    "request_id",
 )
 
 _JSON = ".json_to_metadata.v3.JsonToMetadata"

@@ -1,0 +1,479 @@
+"""A thousand exchanges with every fault there is: each ends as its fault says, is called what it
+was, and what is counted is what the servers themselves counted.
+
+A sample in `make test`; all in `make soak` (FOREBAY_NUMBERS_EXCHANGES). FOREBAY_NUMBERS_SEED
+repeats the draws of a run.
+"""
+
+import asyncio
+import json
+import os
+import random
+import re
+import secrets
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pytest
+
+from tests.e2e.client import CHAT, Gateway, chat
+from tests.e2e.soak.wire import STAYS, Got, Leave, Request, send
+from tests.gateways import MakeGateway
+
+EXCHANGES = int(os.environ.get("FOREBAY_NUMBERS_EXCHANGES", "250"))
+SEED = int(os.environ.get("FOREBAY_NUMBERS_SEED") or secrets.randbelow(10**6))
+COMPLETIONS = "/v1/completions"
+PROMPT = "Tell me a story"
+DEADLINE_S, GRACE_S, STALL_S = 1.2, 0.3, 0.7
+# Envoy closes a connection so much later than it cut the HTTP/1 answer on it.
+CLOSE_S = 1.0
+LONG_TOKENS = 5000
+# An estimate by bytes may be so far off.
+BYTES_OFF = 0.25
+
+Way = Literal["ask", "guard"]
+POOLS: dict[Way, str] = {"ask": "small", "guard": "large"}
+MODELS: dict[Way, str] = {"ask": "small-7b", "guard": "large-70b"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One exchange: what the client asks for."""
+
+    way: Way
+    stream: bool
+    http2: bool
+    usage: bool
+    chat: bool
+    choices: int
+    tokens: int
+    leaves: bool
+
+
+# How the gateway is to call the end of an exchange, and what its client is to see.
+Told = tuple[str, str]
+WHOLE: Told = ("whole", "whole")
+
+
+def _at_deadline(asked: Asked, fault: int) -> Told:
+    if asked.way == "ask":
+        return "whole", "abort"
+    return ("whole", "incomplete: deadline") if asked.stream else ("cut", "504")
+
+
+def _deaf(asked: Asked, fault: int) -> Told:
+    if asked.way == "ask":
+        return "cut", "cut" if asked.stream else "504"
+    return _at_deadline(asked, fault)
+
+
+def _reset(asked: Asked, after: int) -> Told:
+    return "reset", "cut" if asked.stream else "503"
+
+
+def _stall(asked: Asked, after: int) -> Told:
+    if not asked.stream:
+        return "cut", "504"
+    return "cut", "incomplete: stall" if asked.way == "guard" and after else "cut"
+
+
+def _error_event(asked: Asked, after: int) -> Told:
+    if not asked.stream:
+        return "error", "500"
+    return "error", "error event" if asked.way == "ask" else "incomplete: upstream_error"
+
+
+@dataclass(frozen=True)
+class Case:
+    fault: str
+    """Of the simulator; empty: none."""
+    values: tuple[Any, ...]
+    told: Callable[[Asked, Any], Told]
+    long: bool = False
+    """Its answers would last far beyond the deadline."""
+
+
+CASES = {
+    "calm": Case("", (None,), lambda asked, _: WHOLE),
+    "slow": Case("latency_ms", (200,), lambda asked, _: WHOLE),
+    "silent": Case("latency_ms", (9000,), lambda asked, _: ("cut", "504")),
+    "refuses": Case("status", (429,), lambda asked, _: ("whole", "429")),
+    "fails": Case("status", (500, 503), lambda asked, status: ("error", str(status))),
+    "reset before": Case("reset_before", (True,), lambda asked, _: ("reset", "503")),
+    "reset after": Case("reset_after", (0, 1, 4, 9), _reset),
+    "stall after": Case("stall_after", (0, 1, 4, 9), _stall),
+    "error after": Case("error_event_after", (0, 1, 4, 9), _error_event),
+    "deadline": Case("", (None,), _at_deadline, long=True),
+    "deaf": Case("ignore_aborts", (True,), _deaf, long=True),
+    "client leaves": Case("", (None,), lambda asked, _: ("client_left", "left"), long=True),
+}
+PASSES = max(EXCHANGES // 250, 1)
+AT_ONCE = -(-EXCHANGES // (PASSES * len(CASES) * len(POOLS)))
+
+
+def draw_one(draw: random.Random, way: Way, name: str) -> Asked:
+    return Asked(
+        way,
+        stream=draw.random() < 0.65,
+        http2=draw.random() < 0.5,
+        usage=draw.random() < 0.4,
+        chat=draw.random() < 0.7,
+        choices=draw.choice([1, 1, 1, 2]),
+        tokens=LONG_TOKENS if CASES[name].long else draw.randint(1, 24),
+        leaves=name == "client leaves",
+    )
+
+
+def wanted(name: str, value: Any, asked: Asked) -> Told:
+    case = CASES[name]
+    if case.fault.endswith("_after") and asked.tokens <= value:
+        return WHOLE  # it is over before
+    return case.told(asked, value)
+
+
+def request(asked: Asked, key: str) -> Request:
+    body: dict[str, Any] = chat(PROMPT, model=MODELS[asked.way], max_tokens=asked.tokens)
+    if not asked.chat:
+        body["prompt"] = PROMPT
+        del body["messages"]
+    body |= {"n": asked.choices, "stream": asked.stream}
+    if asked.usage and asked.stream:
+        body["stream_options"] = {"include_usage": True}
+    leave = STAYS
+    if asked.leaves:
+        leave = Leave(after_pieces=12) if asked.stream else Leave(after_s=0.4)
+    return Request(
+        CHAT if asked.chat else COMPLETIONS,
+        {"content-type": "application/json", "authorization": f"Bearer {key}"},
+        json.dumps(body).encode(),
+        http2=asked.http2,
+        leave=leave,
+    )
+
+
+# --- what the client saw ------------------------------------------------------------------------
+
+
+@dataclass
+class Seen:
+    what: str
+    tokens: int = 0
+    """Chunks with text."""
+    usage: dict[str, Any] | None = None
+    request_id: str = ""
+
+
+def see(asked: Asked, got: Got) -> Seen:
+    seen = Seen("", request_id=got.headers.get("x-request-id", ""))
+    chunks = _chunks(got.body) if asked.stream and got.status == 200 else []
+    for chunk in chunks:
+        for choice in chunk.get("choices", ()):
+            seen.tokens += bool(choice["delta"].get("content") if asked.chat else choice["text"])
+    if got.end != "whole":
+        seen.what = got.end
+    elif got.status != 200:
+        json.loads(got.body)["error"]["message"]
+        seen.what = str(got.status)
+    elif not asked.stream:
+        answer = json.loads(got.body)
+        seen.usage = answer["usage"]
+        seen.what = _reasons(answer["choices"], asked)
+    else:
+        assert got.body.endswith(b"data: [DONE]\n\n"), got.body[-200:]
+        if any("error" in chunk for chunk in chunks):
+            seen.what = "error event"
+            return seen
+        usages = [chunk for chunk in chunks if chunk.get("usage")]
+        assert len(usages) == asked.usage, f"usage, asked for: {asked.usage}: {usages}"
+        said = [
+            chunk["forebay"]["reason"] for chunk in chunks if "reason" in chunk.get("forebay", {})
+        ]
+        ends = [c for chunk in chunks for c in chunk["choices"] if c["finish_reason"] is not None]
+        seen.what = f"incomplete: {said[0]}" if said else _reasons(ends, asked)
+        if usages:
+            seen.usage = usages[0]["usage"]
+            assert bool(said) == usages[0].get("forebay", {}).get("usage_estimated", False)
+    return seen
+
+
+def _chunks(body: bytes) -> list[dict[str, Any]]:
+    """Whole ones; a cut stream may end in half of one."""
+    whole, _, _ = body.rpartition(b"\n\n")
+    events = [event.removeprefix(b"data: ") for event in whole.split(b"\n\n") if event]
+    return [json.loads(event) for event in events if event != b"[DONE]"]
+
+
+def _reasons(ended: list[dict[str, Any]], asked: Asked) -> str:
+    assert sorted(choice["index"] for choice in ended) == [*range(asked.choices)]
+    return "abort" if {c["finish_reason"] for c in ended} == {"abort"} else "whole"
+
+
+# --- one round: a fault, and so many exchanges that all meet it -----------------------------------
+
+
+@dataclass
+class Books:
+    """Of one pool, from the processor and from its server."""
+
+    gateway: Gateway
+    pool: str
+    before: dict[str, float] = field(default_factory=dict)
+
+    def read(self) -> dict[str, float]:
+        """The processor's counters of this pool, by name and the label that tells them apart."""
+        text = self.gateway.get(f"{self.gateway.stack.config.admin_url}/metrics").decode()
+        found: dict[str, float] = {}
+        for name, labels, value in re.findall(r"^forebay_(\w+)\{(.*)\} (\S+)$", text, re.M):
+            told = dict(re.findall(r'(\w+)="(.*?)"', labels))
+            if told.get("pool") == self.pool and "le" not in told:
+                key = told.get("ending") or told.get("kind") or told.get("reason") or ""
+                found[f"{name} {key}".strip()] = found.get(f"{name} {key}".strip(), 0) + float(
+                    value
+                )
+        url = self.gateway.stack.config.backend_urls[self.pool]
+        for line in self.gateway.get(f"{url}/metrics").decode().splitlines():
+            if line.startswith("vllm:generation_tokens_total"):
+                found["generated"] = float(line.rpartition(" ")[2])
+        return found
+
+    async def gained(self, answers: int) -> dict[str, float]:
+        """Since the last call, when so many answers more have been accounted and the server is
+        idle."""
+        now: dict[str, float] = {}
+
+        def all_told() -> bool:
+            nonlocal now
+            idle = self.gateway.running(self.pool) == 0
+            now = self.read()
+            told = now.get("answers_total", 0) - self.before.get("answers_total", 0)
+            return idle and told == answers
+
+        await self.gateway.until_async(
+            all_told, "an exchange was not accounted, or the server works"
+        )
+        gained = {name: value - self.before.get(name, 0) for name, value in now.items()}
+        self.before = now
+        return gained
+
+
+@dataclass
+class Sums:
+    outcomes: Counter[str] = field(default_factory=Counter)
+    latest_s: dict[str, float] = field(default_factory=dict)
+    """Beyond the deadline, by what the client saw."""
+    bad_by_id: dict[str, str] = field(default_factory=dict)
+    """How the answers ended that did not end whole, by request."""
+    by_bytes: list[tuple[float, int]] = field(default_factory=list)
+    """Of each round: estimated, and what clients saw."""
+
+
+async def one_round(
+    gateway: Gateway, books: Books, name: str, value: Any, all_asked: list[Asked], sums: Sums
+) -> None:
+    case = CASES[name]
+    gateway.set_faults(books.pool, {case.fault: value} if case.fault else {})
+    host, _, port = gateway.url.removeprefix("http://").partition(":")
+
+    async def ask(asked: Asked) -> tuple[Seen, float]:
+        began = time.monotonic()
+        async with asyncio.timeout(DEADLINE_S + 10):
+            got = await send((host, int(port)), request(asked, gateway.key))
+        return see(asked, got), time.monotonic() - began
+
+    results = await asyncio.gather(*map(ask, all_asked))
+    where = f"{books.pool}, {name} {value}"
+    endings: Counter[str] = Counter()
+    for asked, (seen, took_s) in zip(all_asked, results, strict=True):
+        ending, what = wanted(name, value, asked)
+        assert seen.what == what, f"{where}: {asked}: {seen}"
+        endings[ending] += 1
+        late_s = took_s - DEADLINE_S
+        closes_late = what == "cut" and not asked.http2
+        assert late_s < 1 + closes_late * CLOSE_S, f"{where}: {asked} took {took_s:.2f} s"
+        kind = f"{what}{', HTTP/1.1' if closes_late else ''}"
+        sums.outcomes[f"{books.pool}: {ending}: {kind}"] += 1
+        sums.latest_s[kind] = max(sums.latest_s.get(kind, -DEADLINE_S), late_s)
+
+    gained = await books.gained(len(all_asked))
+    assert _of(gained, "endings_total") == endings, where
+    sums.bad_by_id |= {
+        seen.request_id: ending
+        for asked, (seen, _) in zip(all_asked, results, strict=True)
+        if (ending := wanted(name, value, asked)[0]) != "whole" and seen.request_id
+    }
+    closed = Counter(
+        seen.what.removeprefix("incomplete: ") for seen, _ in results if "incomplete" in seen.what
+    )
+    stalled = sum(wanted(name, value, a)[1] == "cut" for a in all_asked) * (name == "stall after")
+    if books.pool == POOLS["guard"] and stalled:
+        closed["stall"] += stalled  # a head had come, and nothing that an end could follow
+    assert _of(gained, "closed_answers_total") == closed, where
+    _check_tokens(gateway, books, gained, all_asked, [seen for seen, _ in results], where, sums)
+
+
+def _of(gained: dict[str, float], name: str) -> dict[str, float]:
+    start = f"{name} "
+    return {k.removeprefix(start): v for k, v in gained.items() if k.startswith(start) and v}
+
+
+def _check_tokens(
+    gateway: Gateway,
+    books: Books,
+    gained: dict[str, float],
+    all_asked: list[Asked],
+    all_seen: list[Seen],
+    where: str,
+    sums: Sums,
+) -> None:
+    received = {one["id"]: one for one in gateway.received(books.pool)}
+    url = gateway.stack.config.backend_urls[books.pool]
+    gateway.get(f"{url}/sim/requests", "DELETE")
+    assert gained["generated"] == sum(one["tokens"] for one in received.values()), where
+    prompt = completion = 0
+    for one in received.values():
+        if one["ended"] in ("stop", "length", "abort"):
+            completion += one["tokens"]
+            prompt += PROMPT_TOKENS[one["path"]]
+    for asked, seen in zip(all_asked, all_seen, strict=True):
+        if seen.what in ("whole", "abort") and seen.usage is not None:
+            assert seen.usage["completion_tokens"] == received[seen.request_id]["tokens"], where
+            assert seen.usage["prompt_tokens"] == PROMPT_TOKENS[CHAT if asked.chat else COMPLETIONS]
+        elif seen.usage is not None:
+            assert seen.usage["completion_tokens"] == seen.tokens, where
+    tokens = _of(gained, "tokens_total")
+    assert tokens.get("completion", 0) == completion, where
+    assert tokens.get("prompt", 0) == prompt, where
+
+    # What has not ended is estimated, and called so.
+    unfinished = [s for s in all_seen if s.what not in ("whole", "abort") and s.tokens]
+    estimated, saw = tokens.get("completion_estimated", 0), sum(s.tokens for s in unfinished)
+    if not unfinished:
+        # An error event alone has bytes too.
+        assert estimated <= sum(seen.what == "error event" for seen in all_seen), where
+    elif all("incomplete" in seen.what for seen in unfinished):
+        assert estimated == saw, where
+    else:
+        sums.by_bytes.append((estimated, saw))
+    first_tokens = sum(
+        asked.stream
+        and (seen.tokens > 0 or seen.what in ("error event", "incomplete: upstream_error"))
+        for asked, seen in zip(all_asked, all_seen, strict=True)
+    )
+    assert gained.get("ttft_seconds_count", 0) == first_tokens, where
+
+
+PROMPT_TOKENS: dict[str, int] = {}
+
+
+@pytest.mark.timeout(600)
+async def test_every_ending_is_what_it_is_called_and_all_tokens_are_counted(
+    make_gateway: MakeGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sim = ("--max-num-seqs", "64")
+    gateway = await asyncio.to_thread(
+        make_gateway,
+        policy={
+            "pools": {"small": {"slots": 64}, "large": {"slots": 64, "server": "other"}},
+            "routing": {"fallback": {"small": [], "large": []}},
+            "response": {
+                "deadline": f"{DEADLINE_S}s",
+                "grace": f"{GRACE_S}s",
+                "stall": f"{STALL_S}s",
+            },
+        },
+        sim_args={"small": sim, "large": sim},
+    )
+    for path in (CHAT, COMPLETIONS):
+        for way, model in MODELS.items():  # streams: what one token takes in bytes is known then
+            said = (
+                {"prompt": PROMPT}
+                if path == COMPLETIONS
+                else {"messages": chat(PROMPT)["messages"]}
+            )
+            body = {"model": model, "max_tokens": 12, **said}
+            whole = await gateway.ask(body, path)
+            PROMPT_TOKENS[path] = whole.json["usage"]["prompt_tokens"]
+            await gateway.ask(body | {"stream": True}, path)
+            gateway.get(f"{gateway.stack.config.backend_urls[POOLS[way]]}/sim/requests", "DELETE")
+    await asyncio.to_thread(gateway.wait_until_accounted)
+    sums = Sums()
+
+    async def all_rounds(way: Way) -> None:
+        draw = random.Random(f"{SEED} {way}")
+        books = Books(gateway, POOLS[way])
+        books.before = books.read()
+        for _ in range(PASSES):
+            for name in draw.sample([*CASES], len(CASES)):
+                all_asked = [draw_one(draw, way, name) for _ in range(AT_ONCE)]
+                value = draw.choice(CASES[name].values)
+                await one_round(gateway, books, name, value, all_asked, sums)
+
+    await asyncio.gather(all_rounds("ask"), all_rounds("guard"))
+
+    with capsys.disabled():
+        print(f"\nnumbers: {sums.outcomes.total()} exchanges, FOREBAY_NUMBERS_SEED={SEED}")
+        for outcome, count in sorted(sums.outcomes.items()):
+            print(f"  {count:5}  {outcome}")
+        for kind, late_s in sorted(sums.latest_s.items()):
+            print(f"  latest: {late_s:+.2f} s from the deadline: {kind}")
+        estimated, saw = (sum(column) for column in zip(*sums.by_bytes, strict=True))
+        print(f"  estimated by bytes: {estimated:.0f} tokens, of {saw} that clients saw")
+    assert abs(estimated - saw) < BYTES_OFF * saw
+    gateway.wait_until_idle()
+    await asyncio.sleep(0.3)  # lines are written ten times a second
+    lines = [*map(json.loads, (gateway.stack.folder / "processor.log").read_text().splitlines())]
+    logged = {line["request_id"]: line["ending"] for line in lines if line["message"] == "ending"}
+    assert logged.items() >= sums.bad_by_id.items()
+
+
+# --- the time to the first token ------------------------------------------------------------------
+
+
+def _told_at_once(document: Any) -> None:
+    manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    log = manager["typed_config"]["access_log"][0]["typed_config"]["common_config"]
+    log["buffer_flush_interval"] = "0.02s"
+
+
+@pytest.mark.parametrize("way", POOLS)
+async def test_the_time_to_the_first_token_is_what_a_client_measures(
+    make_gateway: MakeGateway, way: Way, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = await asyncio.to_thread(
+        make_gateway,
+        policy={"pools": {"large": {"server": "other"}}},
+        edit=_told_at_once,
+        sim_args={POOLS[way]: ("--prefill-ms", "2000")},
+    )
+    count, total = (
+        f'forebay_ttft_seconds_{what}{{pool="{POOLS[way]}"' for what in ("count", "sum")
+    )
+    off_ms: list[float] = []
+    before_s = 0.0
+    draw = random.Random(1)
+    for number in range(1, 31):
+        body = chat("word " * draw.randrange(80), model=MODELS[way], stream=True, max_tokens=3)
+        data = json.dumps(body).encode()
+        head = gateway.head("content-type: application/json", f"content-length: {len(data)}")
+        async with gateway.raw() as (reader, writer):
+            began = time.perf_counter()
+            writer.write(head + data)
+            await reader.readuntil(b"data: ")
+            measured_s = time.perf_counter() - began
+            await reader.readuntil(b"[DONE]")
+        await gateway.ask(chat(model=MODELS[way], max_tokens=1))  # has no first token
+        await asyncio.to_thread(gateway.wait_until_accounted)
+        assert gateway.metric(count) == number
+        now_s = gateway.metric(total)
+        off_ms.append(abs(now_s - before_s - measured_s) * 1000)
+        before_s = now_s
+    with capsys.disabled():
+        print(
+            f"\n{way}: TTFT is off by {statistics.median(off_ms):.2f} ms (median), "
+            f"{max(off_ms):.2f} ms at most; {before_s / 30 * 1000:.0f} ms on average"
+        )
+    assert statistics.median(off_ms) < 5

@@ -1,0 +1,299 @@
+"""Streams through real Envoy, split at every byte: passed as they came, and counted right.
+
+Two ways: counted by Envoy as they pass (`ask`), and by way of the processor (`guard`, whose servers
+are no vLLM, so that it counts them).
+"""
+
+import asyncio
+import gzip
+import json
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+
+import pytest
+
+from tests.e2e.client import Answer, Gateway, chat
+from tests.gateways import MakeGateway
+
+MODELS = {"ask": "small-7b", "guard": "large-70b"}
+POOLS = {"ask": "small", "guard": "large"}
+TOKENS = {"prompt": 7, "completion": 3, "cached": 2}
+AT_ONCE = 16
+# So long between two pieces that Envoy reads them apart.
+PAUSE_S = 0.01
+STALL_S = 1.0
+
+
+def chunk(text: str, finish: str | None = None, **more: object) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
+    one = {"id": "a", "choices": [choice], **more}
+    return b"data: " + json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+ROLE, TEXT, LAST = chunk(""), chunk("3 € for Zoë"), chunk(' say "usage":{', "stop")
+USAGE = (
+    b'data: {"id":"a","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3,'
+    b'"prompt_tokens_details":{"cached_tokens":2}}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"
+TWO_LINES = b'data: {"id":"a","choices":[{"index":0,\ndata: "delta":{"content":"b"}}]}\n\n'
+NAMED = b"event: message\nid: 4\nretry: 100\ndata:" + chunk("x")[6:]
+BIG = chunk("x" * 100_000)
+DATALESS = b"event: ping\n\n"
+
+
+class Script:
+    """A server that sends `before + usage + after` in two pieces, cut where the request says."""
+
+    before: bytes
+    usage: bytes = USAGE
+    after: bytes = DONE
+    encoding = ""
+    pause_s = PAUSE_S
+    says_length = False
+    """Else its pieces are chunks."""
+    accept_encoding = False
+    """Some model request had that header."""
+
+    @property
+    def stream(self) -> bytes:
+        return self.before + self.usage + self.after
+
+    async def serve(
+        self, model: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            while True:
+                await self._answer(model, reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def _answer(
+        self, model: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        if not head.startswith("post"):
+            models = json.dumps({"data": [{"id": model}]}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models)
+            return
+        self.accept_encoding |= "accept-encoding" in head
+        length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
+        request = json.loads(await reader.readexactly(int(length.partition(":")[2])))
+        cuts = json.loads(request["messages"][0]["content"])
+        body = gzip.compress(self.stream, mtime=0) if self.encoding else self.stream
+        lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream; charset=utf-8"]
+        if self.encoding:
+            lines.append(f"content-encoding: {self.encoding}")
+        lines.append(
+            f"content-length: {len(body)}" if self.says_length else "transfer-encoding: chunked"
+        )
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
+            if piece := body[start:end]:
+                writer.write(piece if self.says_length else b"%x\r\n%b\r\n" % (len(piece), piece))
+                await writer.drain()
+                await asyncio.sleep(self.pause_s)
+        if not self.says_length:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+
+@pytest.fixture(scope="module")
+def script() -> Script:
+    return Script()
+
+
+@pytest.fixture(scope="module")
+def gateway(script: Script, make_gateway: MakeGateway) -> Iterator[Gateway]:
+    with _served(script) as urls:
+        yield make_gateway(
+            policy={
+                "pools": {"large": {"server": "other"}},
+                "routing": {"fallback": {"small": [], "large": []}},
+                "response": {"stall": f"{STALL_S}s"},
+            },
+            backends={POOLS[way]: (url,) for way, url in urls.items()},
+        )
+
+
+@asynccontextmanager
+async def counted(gateway: Gateway, way: str, streams: int) -> AsyncIterator[None]:
+    """In here so many streams pass; all of their tokens are counted, and no others."""
+
+    def tokens(kind: str) -> float:
+        line = f'forebay_tokens_total{{kind="{kind}",pool="{POOLS[way]}"'
+        return gateway.metric(line)
+
+    kinds = [*TOKENS, "completion_estimated"]
+    before = {kind: tokens(kind) for kind in kinds}
+    yield
+    await asyncio.to_thread(gateway.wait_until_accounted)
+    gained = {kind: tokens(kind) - before[kind] for kind in kinds}
+    wanted = {kind: count * streams for kind, count in TOKENS.items()}
+    assert gained == {**wanted, "completion_estimated": 0}
+
+
+async def ask_all(
+    gateway: Gateway, way: str, all_cuts: list[list[int]], *, with_usage: bool = False
+) -> list[Answer]:
+    gate = asyncio.Semaphore(AT_ONCE)
+    options = {"stream_options": {"include_usage": True}} if with_usage else {}
+
+    async def one(cuts: list[int]) -> Answer:
+        async with gate:
+            body = chat(json.dumps(cuts), model=MODELS[way], stream=True, **options)
+            return await gateway.ask(body)
+
+    return await asyncio.gather(*map(one, all_cuts))
+
+
+async def passes(
+    gateway: Gateway, script: Script, way: str, wanted: bytes, all_cuts: list[list[int]]
+) -> None:
+    async with counted(gateway, way, len(all_cuts)):
+        answers = await ask_all(gateway, way, all_cuts)
+    for cuts, answer in zip(all_cuts, answers, strict=True):
+        assert answer.status == 200
+        assert answer.body == wanted, f"cut at {cuts}: {script.stream[: cuts[0]][-40:]!r} |"
+
+
+STREAMS = {
+    "plain": ROLE + TEXT + LAST,
+    "comments": COMMENT + ROLE + COMMENT + TEXT + b":\n" + LAST,
+    "data on two lines": ROLE + TWO_LINES + LAST,
+    "names and ids": ROLE + NAMED + DATALESS + LAST,
+}
+
+
+@pytest.mark.parametrize("way", MODELS)
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"], ids=["lf", "crlf"])
+@pytest.mark.parametrize("name", STREAMS)
+async def test_a_stream_split_at_any_byte_passes_and_is_counted(
+    gateway: Gateway, script: Script, name: str, newline: bytes, way: str
+) -> None:
+    script.before, script.usage, script.after = (
+        part.replace(b"\n", newline) for part in (STREAMS[name], USAGE, DONE)
+    )
+    length = len(script.stream)
+    # All around the hidden event; of the rest every byte of the plain stream, else every third.
+    first = len(script.before) - 4
+    cuts = sorted({*range(1, first, 1 if name == "plain" else 3), *range(first, length)})
+    await passes(gateway, script, way, script.before + script.after, [[cut] for cut in cuts])
+
+
+@pytest.mark.parametrize("way", MODELS)
+async def test_a_stream_in_single_bytes_passes_and_is_counted(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    script.before, script.usage, script.after = ROLE, USAGE, DONE
+    await passes(gateway, script, way, ROLE + DONE, [[*range(1, len(script.stream))]])
+
+
+@pytest.mark.parametrize("way", MODELS)
+async def test_an_event_above_64_kilobytes_passes_and_is_no_harm_to_the_count(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    script.before, script.usage, script.after = ROLE + BIG + LAST, USAGE, DONE
+    places = [len(ROLE) + 1, 65_536, 70_000, 100_000, len(script.before) - 1, len(script.stream)]
+    cuts = [[place] for place in places] + [places[:-1]]
+    await passes(gateway, script, way, script.before + DONE, cuts)
+
+
+@pytest.mark.parametrize("way", MODELS)
+async def test_a_usage_in_an_event_above_64_kilobytes_is_seen_by_a_guard_only(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    """Envoy drops such an event unread (max_event_size), and counts on after it."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    script.before, script.usage, script.after = ROLE + chunk("x" * 140_000, usage=usage), b"", LAST
+    script.after += DONE
+    line = f'forebay_tokens_total{{kind="completion",pool="{POOLS[way]}"'
+    before = gateway.metric(line)
+    [answer] = await ask_all(gateway, way, [[70_000, 100_000]])
+    await asyncio.to_thread(gateway.wait_until_accounted)
+    assert answer.body == script.stream
+    assert gateway.metric(line) - before == (3 if way == "guard" else 0)
+
+
+@pytest.mark.parametrize("way", MODELS)
+async def test_the_usage_that_was_asked_for_passes(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    script.before, script.usage, script.after = ROLE + COMMENT + LAST, USAGE, DONE
+    all_cuts = [[cut] for cut in range(len(script.before), len(script.stream), 7)]
+    async with counted(gateway, way, len(all_cuts)):
+        answers = await ask_all(gateway, way, all_cuts, with_usage=True)
+    assert {answer.body for answer in answers} == {script.stream}
+
+
+@pytest.mark.parametrize(
+    ("way", "after", "end"),
+    [
+        ("ask", b"data: [DONE]", b"data: [DONE]"),
+        ("ask", b"data: [DONE]\n", b"data: [DONE]\n"),
+        ("ask", b"", b""),
+        ("guard", b"data: [DONE]", DONE),  # the guard mends it
+        ("guard", b"data: [DONE]\n", DONE),
+        ("guard", b"", DONE),
+    ],
+)
+@pytest.mark.parametrize("says_length", [False, True])
+async def test_a_stream_without_its_last_newline_or_done_is_counted(
+    gateway: Gateway, script: Script, way: str, after: bytes, end: bytes, says_length: bool
+) -> None:
+    script.before, script.usage, script.after = ROLE + TEXT + LAST, USAGE, after
+    first = len(script.before)
+    cuts = [[cut] for cut in range(first, len(script.stream), 5)]
+    script.says_length = says_length
+    try:
+        await passes(gateway, script, way, script.before + end, cuts)
+    finally:
+        script.says_length = False
+
+
+@pytest.mark.parametrize("way", MODELS)
+async def test_a_compressed_stream_passes_unread(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    """So nobody knows whether its server has stalled: it is left to end by itself."""
+    script.before, script.usage, script.after = ROLE + TEXT + LAST, USAGE, DONE
+    script.encoding, script.pause_s = "gzip", STALL_S * 1.2
+    try:
+        answers = await ask_all(gateway, way, [[cut] for cut in (5, 60, 100)])
+    finally:
+        script.encoding, script.pause_s = "", PAUSE_S
+    for answer in answers:  # the client of the test has unpacked it
+        assert answer.headers["content-encoding"] == "gzip"
+        assert answer.body == script.stream
+    assert not script.accept_encoding, "some client's Accept-Encoding reached a model"
+    await asyncio.to_thread(gateway.wait_until_accounted)
+
+
+@contextmanager
+def _served(script: Script) -> Iterator[dict[str, str]]:
+    """The script as the server of each model, on free ports, in a thread of its own."""
+    urls: dict[str, str] = {}
+    ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
+    stop = asyncio.Event()
+
+    async def run() -> None:
+        for way, model in MODELS.items():
+            server = await asyncio.start_server(partial(script.serve, model), "127.0.0.1", 0)
+            urls[way] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        loops.append(asyncio.get_running_loop())
+        ready.set()
+        await stop.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    ready.wait()
+    try:
+        yield urls
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join()
