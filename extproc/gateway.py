@@ -260,7 +260,12 @@ class Gateway:
             metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if pool in known.pools:
             self.ledger.answered(
-                known, pool=pool, tenant=tenant, status=entry.status, account=account
+                known,
+                pool=pool,
+                tenant=tenant,
+                status=entry.status,
+                account=account,
+                estimate=estimate,
             )
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)

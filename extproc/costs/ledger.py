@@ -25,11 +25,14 @@ _LARGEST_POWER = 20
 
 
 class _Line:
-    __slots__ = ("cached", "completion", "prompt", "requests", "uncounted", "unpriced", "usd")
+    __slots__ = (
+        *("cached", "completion", "estimated", "prompt"),
+        *("requests", "uncounted", "unpriced", "usd"),
+    )
 
     def __init__(self) -> None:
         self.requests = self.uncounted = self.unpriced = 0
-        self.prompt = self.cached = self.completion = 0
+        self.prompt = self.cached = self.completion = self.estimated = 0
         self.usd = 0.0
 
 
@@ -55,9 +58,18 @@ class Ledger:
         too): how far answers that were not cut went beyond the cap, in tokens."""
 
     def answered(
-        self, config: Config, *, pool: str, tenant: str, status: int, account: Account
+        self,
+        config: Config,
+        *,
+        pool: str,
+        tenant: str,
+        status: int,
+        account: Account,
+        estimate: int = 0,
     ) -> None:
-        """One exchange that `pool` answered last. `tenant`: its label."""
+        """One exchange that `pool` answered last. `tenant`: its label. `estimate`: where nobody
+        counted its tokens, about how many it was answered with; those are billed, its prompt,
+        which nobody knows, is not."""
         bill, served = account.bill, config.pools[pool]
         feature = bill.feature if bill.feature in config.features else OTHER
         line = self._lines[tenant, feature, served.model, pool]
@@ -66,6 +78,10 @@ class Ledger:
         completion = account.completion_tokens
         if completion is None:
             line.uncounted += status in _WORKED
+            line.estimated += estimate
+            if served.price is not None:
+                factor = config.costs.batch_price if bill.batch else 1.0
+                line.usd += cost_usd(served.price, 0, 0, estimate, factor)
             return
         prompt = account.prompt_tokens or 0
         cached = min(account.cached_tokens or 0, prompt)
@@ -150,6 +166,7 @@ class Ledger:
                 uncounted=line.uncounted,
                 unpriced=line.unpriced,
                 tokens=Tokens(line.prompt - line.cached, line.cached, line.completion),
+                output_estimated=line.estimated,
                 usd=None if line.unpriced == line.requests else line.usd,
             )
 

@@ -26,6 +26,9 @@ class Cost:
     unpriced: int
     """Of them, those whose pool had no price."""
     tokens: Tokens
+    """As the servers counted them."""
+    output_estimated: int
+    """Output tokens of uncounted requests, not among `tokens`, but in `usd`."""
     usd: float | None
     """None: no price for any of them."""
 

@@ -203,6 +203,19 @@ def test_a_pool_without_a_price_has_tokens_and_says_that_it_has_no_cost() -> Non
     assert not ledger.saved_usd()
 
 
+def test_the_output_of_a_stream_that_was_left_is_billed_by_estimate() -> None:
+    ledger = Ledger(0)
+    untold = account(prompt="-", completion="-")
+    ledger.answered(
+        config(), pool="small", tenant="acme", status=200, account=untold, estimate=1000
+    )
+    (cost,) = ledger.report().costs
+    price = config().pools["small"].price
+    assert price
+    assert cost.usd == pytest.approx(1000 * price.output / 1e6)
+    assert (cost.tokens.output, cost.output_estimated) == (0, 1000)
+
+
 @pytest.mark.parametrize(("status", "uncounted"), [(200, 1), (0, 1), (504, 1), (400, 0), (503, 0)])
 def test_what_was_worked_on_and_not_counted_is_said(status: int, uncounted: int) -> None:
     ledger = Ledger(0)
