@@ -88,7 +88,10 @@ def shared_gateway(fleet: Fleet, make_gateway: MakeGateway) -> Gateway:
     small, large = fleet.living("small", "large")
     return make_gateway(
         backends={"small": (small.url,), "large": (large.url,)},
-        policy={"pools": {pool: {"slots": MAX_NUM_SEQS} for pool in ("small", "large")}},
+        policy={
+            "pools": {pool: {"slots": MAX_NUM_SEQS} for pool in ("small", "large")},
+            "admission": {"high_water": 64},
+        },
     )
 
 

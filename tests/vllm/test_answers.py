@@ -81,8 +81,10 @@ def test_the_usage_that_a_stream_hides_is_counted_all_the_same(
 
     before = counted()
     list(gateway.client().chat.completions.create(**CHAT, stream=True))
-    after = counted()
     prompt, completion, _ = counts(at_server.usage)
+    # The client has its [DONE] before the exchange has ended everywhere.
+    gateway.until(lambda: counted() != before, "not counted")
+    after = counted()
     assert (after[0] - before[0], after[1] - before[1]) == (prompt, completion)
 
 
