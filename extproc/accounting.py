@@ -16,8 +16,6 @@ class Charge(NamedTuple):
 
     pool: str
     tokens: int
-    answers: int
-    """Choices times prompts."""
     payer: str
     """The tenant itself, not its label."""
 
@@ -159,6 +157,6 @@ def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
     if len(parts) < 9 or not all(map(str.isdecimal, (parts[1], *parts[5:8]))):
         return None, Bill()  # an Envoy config without the tag
     pool, tokens, feature, request_class, instead_of, answers, cap, most, payer = parts
-    charge = Charge(pool, int(tokens), int(answers), payer)
     batch = request_class == "batch"
-    return charge, Bill(feature, batch, instead_of, charge.answers, int(cap), int(most))
+    bill = Bill(feature, batch, instead_of, int(answers), int(cap), int(most))
+    return Charge(pool, int(tokens), payer), bill

@@ -18,9 +18,7 @@ class GatewayError(Exception):
 
 def ask(admin_url: str, path: str, what: str, shape: TypeAdapter[Told]) -> Told:
     """What `admin_url``path` says, in `shape`; `what` it is called in an error."""
-    url = f"{admin_url.rstrip('/')}{path}"
-    if not url.startswith(("http://", "https://")):
-        raise GatewayError(f"{admin_url}: write http://host:port of the processor's admin port")
+    url = f"{checked(admin_url)}{path}"
     # No proxy: an admin port is near, and its address is nobody else's business.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -28,14 +26,31 @@ def ask(admin_url: str, path: str, what: str, shape: TypeAdapter[Told]) -> Told:
             body = answer.read()
     except (OSError, ValueError, HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise GatewayError(
-            f"{url}: no answer of a gateway ({why}). Is it running, and is this its admin port "
-            "(forebay.admin, 9902 by default)?"
-        ) from error
+        raise no_answer(url, why) from error
+    return parsed(body, shape, url, f"{what} of Forebay")
+
+
+def checked(admin_url: str) -> str:
+    """The URL without a slash at its end; GatewayError if it is none."""
+    url = admin_url.rstrip("/")
+    if not f"{url}/".startswith(("http://", "https://")):
+        raise GatewayError(f"{admin_url}: write http://host:port of the processor's admin port")
+    return url
+
+
+def no_answer(url: str, why: object) -> GatewayError:
+    return GatewayError(
+        f"{url}: no answer of a gateway ({why}). Is it running, and is this its admin port "
+        "(forebay.admin, 9902 by default)?"
+    )
+
+
+def parsed(body: bytes | str, shape: TypeAdapter[Told], url: str, what: str) -> Told:
+    """What `url` said; `what` it should have been."""
     try:
         return shape.validate_json(body)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         problem = f"{where}: {first['msg']}" if where else first["msg"]
-        raise GatewayError(f"{url}: this is not {what} of Forebay ({problem})") from error
+        raise GatewayError(f"{url}: this is not {what} ({problem})") from error

@@ -150,14 +150,14 @@ class Gateway:
         }
         in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.depth}
         self._limiters = in_use | limiters
-        cache = self._cache(config.cache.exact, cache)
+        cache, guards = self._cache(config.cache.exact, cache), _guards(config)
         return Policy(
             config,
             Tenants(config),
             limiters,
             cache,
-            guards=_guards(config),
-            sees_answers=cache is not None or _guards(config),
+            guards=guards,
+            sees_answers=cache is not None or guards,
             may_shorten="shorter" in config.admission.on_overload,
             uncounted=_uncounted(config),
         )
@@ -329,7 +329,7 @@ class Gateway:
         charge = account.charge
         if charge is None or account.completion_tokens is None:
             return
-        answers = max(charge.answers, 1)
+        answers = max(account.bill.answers, 1)
         self._measured[charge.pool].completion_tokens.add(account.completion_tokens / answers)
         limiter = self.policy.limiters.get(charge.pool)
         if limiter is not None:

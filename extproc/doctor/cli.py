@@ -60,8 +60,8 @@ def command(
 
     forebay doctor --since-start --server small=http://127.0.0.1:8101
     """
+    from extproc.admin_port import GatewayError
     from extproc.doctor import views  # here: `forebay --help` needs no HTTP client
-    from extproc.doctor.reading import GatewayError
     from extproc.doctor.run import examine
 
     if since_start and watch is not None:

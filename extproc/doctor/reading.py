@@ -10,17 +10,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import aiohttp
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
+from extproc.admin_port import GatewayError, checked, no_answer, parsed
 from extproc.doctor.histogram import NONE, Histogram
 from extproc.doctor.samples import Samples
 
 _LIMIT_S = 5.0
 _LIMIT_BYTES = 8 * 1024 * 1024
-
-
-class GatewayError(Exception):
-    """The gateway cannot be read; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +140,15 @@ _COUNTERS = {
 
 async def read(admin_url: str, given: Mapping[str, tuple[str, ...]]) -> Reading:
     """`given`: server URLs by pool, instead of what /status says. GatewayError."""
-    if not admin_url.startswith(("http://", "https://")):
-        raise GatewayError(f"{admin_url}: write http://host:port of the processor's admin port")
-    admin_url = admin_url.rstrip("/")
+    admin_url = checked(admin_url)
     # trust_env stays off: no proxy has business with admin ports.
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_LIMIT_S)) as session:
         texts = await asyncio.gather(
             _of_gateway(session, f"{admin_url}/status"),
             _of_gateway(session, f"{admin_url}/metrics"),
         )
-        status = _status(texts[0], f"{admin_url}/status")
+        url = f"{admin_url}/status"
+        status = parsed(texts[0], _STATUS, url, "a status of this Forebay")
         urls = {url for pool in status.pools for url in servers_of(status, pool, given)}
         servers = dict(await asyncio.gather(*(_server(session, url) for url in sorted(urls))))
     try:
@@ -207,20 +203,7 @@ async def _of_gateway(session: aiohttp.ClientSession, url: str) -> str:
     try:
         return await _get(session, url)
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise GatewayError(
-            f"{url}: no answer of a gateway ({_why(error)}). Is it running, and is this its admin "
-            "port (forebay.admin, 9902 by default)?"
-        ) from error
-
-
-def _status(text: str, url: str) -> Status:
-    try:
-        return _STATUS.validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        what = f"{where}: {first['msg']}" if where else first["msg"]
-        raise GatewayError(f"{url}: this is not a status of this Forebay ({what})") from error
+        raise no_answer(url, _why(error)) from error
 
 
 async def _server(session: aiohttp.ClientSession, url: str) -> tuple[str, Server | str]:

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from extproc.admin_port import GatewayError
 from extproc.doctor.diagnosis import Diagnosis, diagnose
-from extproc.doctor.reading import GatewayError, Reading, read
+from extproc.doctor.reading import Reading, read
 from extproc.doctor.window import window
 
 

@@ -34,7 +34,7 @@ def test_a_bill_says_what_the_cost_depends_on() -> None:
     account = accounting.read(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
-    assert account.charge == accounting.Charge("small", 99, 3, "a cme")
+    assert account.charge == accounting.Charge("small", 99, "a cme")
 
 
 @pytest.mark.parametrize(

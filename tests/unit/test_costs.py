@@ -1,10 +1,6 @@
 """Costs and savings: the arithmetic, the sums, and what `forebay costs` shows of them."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import orjson
@@ -28,6 +24,7 @@ from extproc.costs import Ledger
 from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
 from extproc.gateway import Gateway
 from extproc.wire import LogEntry
+from tests.unit.admin_port import admin_port
 
 SMALL = PriceConfig(input=0.1, cached_input=0.02, output=0.4)
 LARGE = PriceConfig(input=0.9, cached_input=0.2, output=3.6)
@@ -301,27 +298,6 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
 # --- the command -------------------------------------------------------------------------------
 
 
-@contextmanager
-def admin_port(body: bytes) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/costs" else 404)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def run(*args: str) -> Result:
     return CliRunner().invoke(app, ["costs", *args])
 
@@ -343,7 +319,7 @@ def told() -> bytes:
 
 
 def test_the_tables_have_the_largest_first_and_say_what_is_compared() -> None:
-    with admin_port(told()) as url:
+    with admin_port("/costs", told()) as url:
         shown = run("--from", url).stdout
     flat = " ".join(shown.split())
     assert "Costs since 1970-01-01T00:00:00+00:00" in flat
@@ -356,7 +332,7 @@ def test_the_tables_have_the_largest_first_and_say_what_is_compared() -> None:
 
 
 def test_a_tenants_report_is_its_own_and_json_is_the_same() -> None:
-    with admin_port(told()) as url:
+    with admin_port("/costs", told()) as url:
         acme = json.loads(run("--from", url, "--tenant", "acme", "--json").stdout)
         whole = json.loads(run("--from", url, "--json").stdout)
         nobody = run("--from", url, "--tenant", "ghost")
@@ -377,7 +353,7 @@ def test_a_tenants_report_is_its_own_and_json_is_the_same() -> None:
 
 
 def test_a_gateway_that_cannot_be_read_is_one_sentence() -> None:
-    with admin_port(b"{}") as url:
+    with admin_port("/costs", b"{}") as url:
         odd = run("--from", url)
     for done, why in (
         (odd, "this is not a report of costs of Forebay"),

@@ -1,10 +1,6 @@
 """`forebay plan`: what it reads, what it advises, how it refuses."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ from typer.testing import CliRunner, Result
 from extproc.cli import app
 from extproc.config import AdmissionConfig, Config, PoolConfig
 from extproc.gateway import Gateway
+from tests.unit.admin_port import admin_port
 
 GIVEN = ("--slots", "16", "--service-mean", "6.3s", "--arrivals", "2.5", "--ttft", "1s")
 ASKED = ("--arrivals", "2.5", "--ttft", "1s")
@@ -64,27 +61,6 @@ def test_the_table_says_why() -> None:
     assert "for other scv an approximation" in told
 
 
-@contextmanager
-def admin_port(body: bytes) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/status" else 404)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 async def status(*, measured_s: float | None) -> bytes:
     """What a real gateway's /status has, with two pools."""
     pools = {name: PoolConfig(model=name, slots=16) for name in ("small", "large")}
@@ -97,7 +73,7 @@ async def status(*, measured_s: float | None) -> bytes:
 
 
 async def test_a_running_gateway_is_read_and_its_marks_are_judged() -> None:
-    with admin_port(await status(measured_s=6.3)) as url:
+    with admin_port("/status", await status(measured_s=6.3)) as url:
         result = planned("--from", url, "--pool", "small", *ASKED, "--arrivals", "7.6")
         other = planned("--from", url, "--pool", "small", *ASKED, "--slots", "8")
     assert (result["plan"]["slots"], result["plan"]["service_mean_s"]) == (16, 6.3)
@@ -108,7 +84,7 @@ async def test_a_running_gateway_is_read_and_its_marks_are_judged() -> None:
 
 
 async def test_a_gateway_that_cannot_be_read_is_one_sentence() -> None:
-    with admin_port(await status(measured_s=None)) as url:
+    with admin_port("/status", await status(measured_s=None)) as url:
         for args, why in (
             (("--pool", "small"), "no request of this pool has ended yet; give --service-mean"),
             ((), "name one with --pool; it has small, large"),
@@ -121,7 +97,7 @@ async def test_a_gateway_that_cannot_be_read_is_one_sentence() -> None:
     assert done.exit_code == 1
     assert "Is it running, and is this its admin port" in done.stderr
     for body in (b"[]", b"{}", b'{"pools": 3}', b'{"pools": {"small": {}}}', b"hello"):
-        with admin_port(body) as url:
+        with admin_port("/status", body) as url:
             done = run("--from", url, "--pool", "small", *ASKED)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), body
 
@@ -157,7 +133,7 @@ def test_a_duration_without_a_unit_is_refused() -> None:
 async def test_the_picture_shows_knee_limit_and_both_marks(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "plan.svg"
-    with admin_port(await status(measured_s=1.5)) as url:
+    with admin_port("/status", await status(measured_s=1.5)) as url:
         result = planned("--from", url, "--pool", "small", *ASKED, "--plot", str(plot))
     assert plot.read_text().startswith("<?xml")
     from extproc.plan.views import figure
