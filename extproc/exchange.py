@@ -383,8 +383,7 @@ class Exchange:
         """
         limiters = self._policy.limiters
         ask = Ask(
-            # Each choice of each prompt is a sequence of its own in the server.
-            weight=request.choices * request.prompt_count,
+            weight=request.sequences,
             tenant=self._payer,
             share=self._tenant.share,
             class_index=self._class_index,

@@ -136,7 +136,7 @@ class Gateway:
         answer = measured.mean if measured.count else _FIRST_COMPLETION_TOKENS
         if request.max_tokens is not None:
             answer = min(answer, request.max_tokens)
-        answers = request.choices * request.prompt_count
+        answers = request.sequences
         return request.prompt_tokens_estimate + int(answer) * answers
 
     async def configure(self, config: Config) -> None:

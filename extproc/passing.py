@@ -87,7 +87,7 @@ class Passing:
         self._served_by = answer.values.get("x-forebay-served-by", "")
         if self._request.stream and self._is_guarded(answer):
             model = self._policy.config.pools[self._served_by].model
-            choices = self._request.choices * self._request.prompt_count
+            choices = self._request.sequences
             self._guard = Guard(self._request.path, self._request_id, model, choices)
             self._facts["served_by"] = self._served_by
             self.watch()

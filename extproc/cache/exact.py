@@ -106,7 +106,7 @@ class ExactCache:
         hit = self._hit(key, policy)
         if hit is not None and hit.ttl_s > 0:
             return Lookup("hit", hit.status, hit=hit)
-        choices = request.choices * request.prompt_count
+        choices = request.sequences
         reader = AnswerReader(request.path, streamed=request.stream, choices=choices)
         fill = Fill(self.store, key, pool, self._ttl_s, reader)
         reason = "uri-miss" if policy.may_read else "request"

@@ -55,6 +55,11 @@ class Request:
     # Start, end, and what goes before the number.
     limit_place: tuple[int, int, bytes] = field(repr=False)
 
+    @property
+    def sequences(self) -> int:
+        """What it makes in a server: each choice of each prompt."""
+        return self.choices * self.prompt_count
+
     def may_have_more_than(self, tokens: int) -> bool:
         """Whether an answer may be longer than that. The servers' default for completions is 16."""
         if self.max_tokens is None:
