@@ -167,7 +167,7 @@ def test_costs_are_by_tenant_feature_model_and_pool(told: Told, on: Gateway) -> 
     assert on.metric(line) == pytest.approx(usd)
 
 
-async def test_a_feature_that_the_policy_does_not_name_is_other(on: Gateway) -> None:
+async def test_a_feature_that_the_policy_does_not_name_is_other(told: Told, on: Gateway) -> None:
     answer = await on.ask(chat("Hello", max_tokens=1), headers={"x-feature": "made-up"})
     assert answer.status == 200
     assert {cost["feature"] for cost in report(on)["costs"]} == {"search", "summary", "other"}
