@@ -1,14 +1,36 @@
 """From a finished exchange, as Envoy logged it, to numbers: tokens, TTFT, TPOT, attempts.
 
-The entry carries all it needs as tags, so it is never joined to an exchange in memory: another
-processor may have admitted it.
+The entry carries all it needs, so it is never joined to an exchange in memory: another processor
+may have admitted it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.openai import Usage
+
+LOG_LINES = (
+    "%DYNAMIC_METADATA(forebay:kind)%",
+    "%DYNAMIC_METADATA(forebay:tenant)%",
+    "%REQ(X-REQUEST-ID)%",
+    "%RESPONSE_CODE%",
+    "%RESPONSE_CODE_DETAILS%",
+    "%RESPONSE_FLAGS%",
+    "%BYTES_SENT%",
+    "%UPSTREAM_CLUSTER%",
+    "%UPSTREAM_HOST%",
+    "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "%DYNAMIC_METADATA(llm:prompt_tokens)%",
+    "%DYNAMIC_METADATA(llm:cached_tokens)%",
+    "%DYNAMIC_METADATA(llm:completion_tokens)%",
+    "%DYNAMIC_METADATA(llm:failed)%",
+    "%DYNAMIC_METADATA(forebay_request:guarded)%",
+    "%DYNAMIC_METADATA(forebay_request:bill)%",
+    "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%",
+    "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
+    "%COMMON_DURATION(US_RX_BODY_BEG:US_RX_END:us)%",
+)
+"""What the log tells of an exchange, a line each, in the order in which `read` takes them: the
+value of the custom tag wire.LOG_TAG. No header can have a line break in it."""
 
 
 class Charge(NamedTuple):
@@ -49,13 +71,25 @@ class _Guarded(NamedTuple):
     estimate: int | None
 
 
-@dataclass(slots=True)
-class Account:
-    """What one answered exchange used. None: Envoy did not see it."""
+class Account(NamedTuple):
+    """What one answered exchange used, as Envoy saw it. None: it did not see that."""
 
     request_id: str
     tenant: str
     streamed: bool
+    status: int
+    """0: the client left before there was one."""
+    details: str
+    """Envoy's response code details."""
+    flags: str
+    """Envoy's response flags, with commas; "-": none."""
+    body_bytes: int | None
+    """Of the answer, as sent to the client."""
+    served_by: str
+    """The cluster that answered last; "-" when none was tried."""
+    upstream_host: str
+    """ip:port of the server that was tried last; "-" if none was."""
+    attempts: int
     prompt_tokens: int | None
     cached_tokens: int | None
     completion_tokens: int | None
@@ -65,58 +99,65 @@ class Account:
     """The stream had an error event."""
     ended_by_us: str
     """Why, if it did: `deadline`, `stall`, `upstream_error`."""
+    charge: Charge | None
+    bill: Bill
     ttft_s: float | None
     """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
-    charge: Charge | None
-    body_bytes: int | None
-    """Of the answer, as sent to the client."""
-    flags: str
-    """Envoy's response flags, with commas; "-": none."""
-    upstream_host: str
-    """ip:port of the server that was tried last; "-" if none was."""
-    bill: Bill
     tpot_s: float | None
     """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
 
 
-def read(tags: Mapping[str, str]) -> Account | None:
-    """`tags`: the access log's custom_tags. None when the processor admitted nothing here."""
-    kind = tags.get("kind", "-")
-    if kind not in ("stream", "json"):
+def read(told: str) -> Account | None:
+    """`told`: the LOG_LINES of one exchange. None when the processor admitted nothing here, or the
+    Envoy config is of another version."""
+    lines = told.split("\n")
+    if len(lines) != len(LOG_LINES):
         return None
+    # fmt: off
+    (
+        kind, tenant, request_id, status, details, flags, body_bytes,
+        served_by, upstream_host, attempts,
+        prompt, cached, completion, failed, by_guard, bill_text,
+        ttft_us, server_ttft_us, generation_us,
+    ) = lines
+    # fmt: on
     streamed = kind == "stream"
-    counted = _Counted(*(_number(tags, f"{kind}_tokens") for kind in _Counted._fields))
-    guard = _read_guarded(tags)
+    if not streamed and kind != "json":
+        return None
+    counted = _Counted(_number(prompt), _number(cached), _number(completion))
+    guard = None if by_guard == "-" else _read_guarded(by_guard)
     if counted.completion is None and guard is not None:
         counted = guard.counted
-    completion = counted.completion
-    first_us = _number(tags, "ttft_us") if streamed else None
-    server_us = _number(tags, "server_ttft_us") if streamed else None
-    generation_us = _number(tags, "generation_us") if streamed else None
-    tpot_s = None
-    if generation_us is not None and completion is not None and completion > 1:
-        tpot_s = generation_us / 1e6 / (completion - 1)
-    charge, bill = _told_by_us(tags.get("bill", "-"))
+    tokens = counted.completion
+    ttft_s = server_ttft_s = tpot_s = None
+    if streamed:
+        ttft_s, server_ttft_s = _seconds(ttft_us), _seconds(server_ttft_us)
+        generation_s = _seconds(generation_us)
+        if generation_s is not None and tokens is not None and tokens > 1:
+            tpot_s = generation_s / (tokens - 1)
+    charge, bill = _told_by_us(bill_text)
     return Account(
-        request_id=tags.get("request_id", "-"),
-        tenant=tags.get("tenant", "default"),
-        streamed=streamed,
-        prompt_tokens=counted.prompt,
-        cached_tokens=counted.cached,
-        completion_tokens=completion,
-        completion_estimate=guard.estimate if guard and completion is None else None,
-        has_failed=tags.get("failed", "-") == "1",
-        ended_by_us=guard.reason if guard else "",
-        ttft_s=None if first_us is None else first_us / 1e6,
-        tpot_s=tpot_s,
-        server_ttft_s=None if server_us is None else server_us / 1e6,
-        charge=charge,
-        body_bytes=_number(tags, "body_bytes"),
-        flags=tags.get("flags", "-"),
-        upstream_host=tags.get("upstream_host", "-"),
-        bill=bill,
+        request_id,
+        tenant,
+        streamed,
+        _number(status) or 0,
+        details,
+        flags,
+        _number(body_bytes),
+        served_by,
+        upstream_host,
+        _number(attempts) or 0,
+        *counted,
+        guard.estimate if guard and tokens is None else None,
+        failed == "1",
+        guard.reason if guard else "",
+        charge,
+        bill,
+        ttft_s,
+        server_ttft_s,
+        tpot_s,
     )
 
 
@@ -127,20 +168,23 @@ def guarded(reason: str, usage: Usage | None, estimate: int) -> str:
     return " ".join((reason or "-", *("-" if count is None else str(count) for count in counts)))
 
 
-def _read_guarded(tags: Mapping[str, str]) -> _Guarded | None:
-    parts = tags.get("guarded", "-").split(" ")
+def _read_guarded(text: str) -> _Guarded | None:
+    parts = text.split(" ")
     if len(parts) != 5:
         return None
-    *counts, estimate = map(_whole_number, parts[1:])
+    *counts, estimate = map(_number, parts[1:])
     return _Guarded(parts[0].strip("-"), _Counted(*counts), estimate)
 
 
-def _number(tags: Mapping[str, str], name: str) -> int | None:
-    return _whole_number(tags.get(name, "-"))
+def _seconds(text: str) -> float | None:
+    us = _number(text)
+    return None if us is None else us / 1e6
 
 
-def _whole_number(text: str) -> int | None:
+def _number(text: str) -> int | None:
     """Envoy writes '-' for what it does not have; a server may write anything."""
+    if text.isdecimal() and len(text) < 16:
+        return int(text)
     if text == "-":
         return None
     try:

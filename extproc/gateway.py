@@ -19,7 +19,6 @@ from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.tenants import Tenants
-from extproc.wire import LogEntry
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +95,7 @@ class Gateway:
         """By pool: see Limiter.see_servers."""
         self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
+        self._log_is_other = False  # than what this version reads, and that was said
         self.policy = self._made(config, None)
         self.ledger = Ledger(time.time())
         self.metrics = Metrics(
@@ -236,19 +236,20 @@ class Gateway:
         cache.configure(exact.max_bytes, exact.ttl, exact.stale)
         return cache
 
-    def account(self, entry: LogEntry) -> None:
+    def account(self, told: str) -> None:
         """Count one finished exchange from Envoy's access log."""
-        account = read_account(entry.tags)
+        account = read_account(told)
         if account is None:
+            self._tell_of_other_log()
             return
         known = self.policy.config
-        pool = entry.served_by if entry.served_by in known.pools else "none"
+        pool = account.served_by if account.served_by in known.pools else "none"
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self.metrics
-        metrics.answers[pool, str(entry.status), tenant] += 1
-        estimate = self._unfinished_tokens(pool, entry, account)
-        self._see_ending(pool, tenant, entry, account, estimate)
-        metrics.attempts[pool] += entry.attempts
+        metrics.answers[pool, str(account.status), tenant] += 1
+        estimate = self._unfinished_tokens(pool, account)
+        self._see_ending(pool, tenant, account, estimate)
+        metrics.attempts[pool] += account.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
             ("cached", account.cached_tokens),
@@ -263,23 +264,31 @@ class Gateway:
                 known,
                 pool=pool,
                 tenant=tenant,
-                status=entry.status,
+                status=account.status,
                 account=account,
                 estimate=estimate,
             )
-        if entry.status == 200 and account.ttft_s is not None:
+        if account.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
-        if entry.status == 200 and account.server_ttft_s is not None:
+        if account.status == 200 and account.server_ttft_s is not None:
             self._measured[pool].first_token_s.add(account.server_ttft_s)
-        if entry.status == 200 and account.tpot_s is not None:
+        if account.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
 
-    def _unfinished_tokens(self, pool: str, entry: LogEntry, account: Account) -> int:
+    def _tell_of_other_log(self) -> None:
+        if not self._log_is_other:
+            self._log_is_other = True
+            _log.error(
+                "Envoy's access log does not say what is counted from it: no tokens, times and "
+                "costs. Take custom_tags from this version's envoy.yaml; `forebay check` tells more"
+            )
+
+    def _unfinished_tokens(self, pool: str, account: Account) -> int:
         """About how many tokens a stream had that was not counted since it did not end: as many
         as its guard saw, or by its bytes and what a token of the pool's counted streams took. 0
         where there is nothing to estimate."""
-        if not account.streamed or entry.status != 200 or not account.body_bytes:
+        if not account.streamed or account.status != 200 or not account.body_bytes:
             return 0
         measured = self._measured[pool]
         if account.completion_tokens is not None:
@@ -293,16 +302,14 @@ class Gateway:
         # Of means, not a mean of ratios: short streams are mostly what is beside the tokens.
         return round(account.body_bytes * measured.stream_tokens.mean / measured.stream_bytes.mean)
 
-    def _see_ending(
-        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: int
-    ) -> None:
+    def _see_ending(self, pool: str, tenant: str, account: Account, estimate: int) -> None:
         settings = self.policy.config.pools.get(pool)
         if settings is None:  # no server was tried
             return
         # What was never counted (another filter chain than the reference's) is no sign of an error.
         how = ending(
-            entry.status,
-            entry.details,
+            account.status,
+            account.details,
             account.flags,
             ended_by_us=account.ended_by_us,
             has_failed=account.has_failed,
@@ -313,7 +320,7 @@ class Gateway:
         if how != "whole":
             facts = {
                 "ending": how,
-                "status": entry.status,
+                "status": account.status,
                 "pool": pool,
                 "tokens_estimated": estimate,
                 "request_id": account.request_id,

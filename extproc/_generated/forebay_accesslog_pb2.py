@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"\xb5\x01\n\x17StreamAccessLogsMessage\x12M\n\thttp_logs\x18\x02 \x01(\x0b\x32:.forebay.wire.StreamAccessLogsMessage.HTTPAccessLogEntries\x1aK\n\x14HTTPAccessLogEntries\x12\x33\n\tlog_entry\x18\x01 \x03(\x0b\x32 .forebay.wire.HTTPAccessLogEntry\"\x1a\n\x18StreamAccessLogsResponse\"\x86\x01\n\x12HTTPAccessLogEntry\x12\x38\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32\x1d.forebay.wire.AccessLogCommon\x12\x36\n\x08response\x18\x04 \x01(\x0b\x32$.forebay.wire.HTTPResponseProperties\"\xca\x01\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x18\n\x10upstream_cluster\x18\x0f \x01(\t\x12\x42\n\x0b\x63ustom_tags\x18\x16 \x03(\x0b\x32-.forebay.wire.AccessLogCommon.CustomTagsEntry\x12&\n\x1eupstream_request_attempt_count\x18\x18 \x01(\r\x1a\x31\n\x0f\x43ustomTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x90\x01\n\x16HTTPResponseProperties\x12@\n\rresponse_code\x18\x01 \x01(\x0b\x32).forebay.wire.HTTPResponseProperties.Code\x12\x1d\n\x15response_code_details\x18\x06 \x01(\t\x1a\x15\n\x04\x43ode\x12\r\n\x05value\x18\x01 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"\xb5\x01\n\x17StreamAccessLogsMessage\x12M\n\thttp_logs\x18\x02 \x01(\x0b\x32:.forebay.wire.StreamAccessLogsMessage.HTTPAccessLogEntries\x1aK\n\x14HTTPAccessLogEntries\x12\x33\n\tlog_entry\x18\x01 \x03(\x0b\x32 .forebay.wire.HTTPAccessLogEntry\"\x1a\n\x18StreamAccessLogsResponse\"N\n\x12HTTPAccessLogEntry\x12\x38\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32\x1d.forebay.wire.AccessLogCommon\"\x88\x01\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x42\n\x0b\x63ustom_tags\x18\x16 \x03(\x0b\x32-.forebay.wire.AccessLogCommon.CustomTagsEntry\x1a\x31\n\x0f\x43ustomTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,14 +39,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_end=223
   _globals['_STREAMACCESSLOGSRESPONSE']._serialized_start=225
   _globals['_STREAMACCESSLOGSRESPONSE']._serialized_end=251
-  _globals['_HTTPACCESSLOGENTRY']._serialized_start=254
-  _globals['_HTTPACCESSLOGENTRY']._serialized_end=388
-  _globals['_ACCESSLOGCOMMON']._serialized_start=391
-  _globals['_ACCESSLOGCOMMON']._serialized_end=593
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_start=544
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_end=593
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_start=596
-  _globals['_HTTPRESPONSEPROPERTIES']._serialized_end=740
-  _globals['_HTTPRESPONSEPROPERTIES_CODE']._serialized_start=719
-  _globals['_HTTPRESPONSEPROPERTIES_CODE']._serialized_end=740
+  _globals['_HTTPACCESSLOGENTRY']._serialized_start=253
+  _globals['_HTTPACCESSLOGENTRY']._serialized_end=331
+  _globals['_ACCESSLOGCOMMON']._serialized_start=334
+  _globals['_ACCESSLOGCOMMON']._serialized_end=470
+  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_start=421
+  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_end=470
 # @@protoc_insertion_point(module_scope)

@@ -22,15 +22,13 @@ class StreamAccessLogsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class HTTPAccessLogEntry(_message.Message):
-    __slots__ = ("common_properties", "response")
+    __slots__ = ("common_properties",)
     COMMON_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_FIELD_NUMBER: _ClassVar[int]
     common_properties: AccessLogCommon
-    response: HTTPResponseProperties
-    def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping]] = ..., response: _Optional[_Union[HTTPResponseProperties, _Mapping]] = ...) -> None: ...
+    def __init__(self, common_properties: _Optional[_Union[AccessLogCommon, _Mapping]] = ...) -> None: ...
 
 class AccessLogCommon(_message.Message):
-    __slots__ = ("upstream_cluster", "custom_tags", "upstream_request_attempt_count")
+    __slots__ = ("custom_tags",)
     class CustomTagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -38,23 +36,6 @@ class AccessLogCommon(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-    UPSTREAM_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     CUSTOM_TAGS_FIELD_NUMBER: _ClassVar[int]
-    UPSTREAM_REQUEST_ATTEMPT_COUNT_FIELD_NUMBER: _ClassVar[int]
-    upstream_cluster: str
     custom_tags: _containers.ScalarMap[str, str]
-    upstream_request_attempt_count: int
-    def __init__(self, upstream_cluster: _Optional[str] = ..., custom_tags: _Optional[_Mapping[str, str]] = ..., upstream_request_attempt_count: _Optional[int] = ...) -> None: ...
-
-class HTTPResponseProperties(_message.Message):
-    __slots__ = ("response_code", "response_code_details")
-    class Code(_message.Message):
-        __slots__ = ("value",)
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        value: int
-        def __init__(self, value: _Optional[int] = ...) -> None: ...
-    RESPONSE_CODE_FIELD_NUMBER: _ClassVar[int]
-    RESPONSE_CODE_DETAILS_FIELD_NUMBER: _ClassVar[int]
-    response_code: HTTPResponseProperties.Code
-    response_code_details: str
-    def __init__(self, response_code: _Optional[_Union[HTTPResponseProperties.Code, _Mapping]] = ..., response_code_details: _Optional[str] = ...) -> None: ...
+    def __init__(self, custom_tags: _Optional[_Mapping[str, str]] = ...) -> None: ...

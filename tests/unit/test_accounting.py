@@ -1,9 +1,10 @@
-"""From the tags of an access log entry to tokens and times."""
+"""From an access log entry to tokens and times."""
 
 import pytest
 
 from extproc import accounting
 from extproc.openai import Usage
+from tests.unit.logged import logged
 
 STREAM = {
     "kind": "stream",
@@ -17,7 +18,7 @@ STREAM = {
 
 
 def test_a_streamed_answer_has_a_time_to_first_token_and_one_per_token_after_it() -> None:
-    account = accounting.read(STREAM)
+    account = accounting.read(logged(STREAM))
     assert account
     assert (account.tenant, account.prompt_tokens, account.cached_tokens) == ("acme", 12, None)
     assert account.ttft_s == pytest.approx(0.25)
@@ -25,13 +26,15 @@ def test_a_streamed_answer_has_a_time_to_first_token_and_one_per_token_after_it(
 
 
 def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
-    account = accounting.read(STREAM | {"kind": "json"})
+    account = accounting.read(logged(STREAM | {"kind": "json"}))
     assert account
     assert (account.completion_tokens, account.ttft_s, account.tpot_s) == (11, None, None)
 
 
 def test_a_bill_says_what_the_cost_depends_on() -> None:
-    account = accounting.read(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
+    account = accounting.read(
+        logged(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
+    )
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
     assert account.charge == accounting.Charge("small", 99, "a cme")
@@ -41,7 +44,7 @@ def test_a_bill_says_what_the_cost_depends_on() -> None:
     "bill", ["-", "", "small 9 search batch large 3 64", "a b c d e f g h i", "a 1 b c d 1 -1 2 x"]
 )
 def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -> None:
-    account = accounting.read(STREAM | {"bill": bill})
+    account = accounting.read(logged(STREAM | {"bill": bill}))
     assert account
     assert account.bill == accounting.Bill()
     assert account.charge is None
@@ -49,39 +52,39 @@ def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -
 
 @pytest.mark.parametrize("number", ["-5", "1e300", "nan", "inf", "x", ""])
 def test_a_number_that_makes_no_sense_is_none(number: str) -> None:
-    account = accounting.read(STREAM | {"completion_tokens": number})
+    account = accounting.read(logged(STREAM | {"completion_tokens": number}))
     assert account
     assert account.completion_tokens is None
 
 
 @pytest.mark.parametrize("change", [{"generation_us": "-"}, {"completion_tokens": "1"}])
 def test_a_cut_stream_and_a_single_token_have_no_time_per_token(change: dict[str, str]) -> None:
-    account = accounting.read(STREAM | change)
+    account = accounting.read(logged(STREAM | change))
     assert account
     assert account.tpot_s is None
 
 
 def test_what_the_processor_did_not_admit_is_not_accounted() -> None:
-    assert accounting.read(STREAM | {"kind": "-"}) is None
-    assert accounting.read({}) is None
+    assert accounting.read(logged(STREAM | {"kind": "-"})) is None
+    assert accounting.read("") is None
 
 
 def test_what_the_guard_of_a_stream_saw_counts_where_envoy_counted_nothing() -> None:
     uncounted = STREAM | {"prompt_tokens": "-", "completion_tokens": "-"}
     seen = accounting.guarded("", Usage(9, None, 5), 6)
-    account = accounting.read(uncounted | {"guarded": seen})
+    account = accounting.read(logged(uncounted | {"guarded": seen}))
     assert account
     assert (account.prompt_tokens, account.cached_tokens, account.completion_tokens) == (9, None, 5)
     assert (account.ended_by_us, account.completion_estimate) == ("", None)
     assert account.tpot_s == pytest.approx(1.0 / 4)
-    both = accounting.read(STREAM | {"guarded": seen})
+    both = accounting.read(logged(STREAM | {"guarded": seen}))
     assert both
     assert (both.prompt_tokens, both.completion_tokens) == (12, 11)  # Envoy's, and once
 
 
 def test_a_stream_that_the_guard_ended_has_an_estimate_and_no_count() -> None:
     uncounted = STREAM | {"completion_tokens": "-"}
-    account = accounting.read(uncounted | {"guarded": accounting.guarded("stall", None, 6)})
+    account = accounting.read(logged(uncounted | {"guarded": accounting.guarded("stall", None, 6)}))
     assert account
     assert account.completion_tokens is None
     assert (account.ended_by_us, account.completion_estimate) == ("stall", 6)
@@ -89,7 +92,7 @@ def test_a_stream_that_the_guard_ended_has_an_estimate_and_no_count() -> None:
 
 @pytest.mark.parametrize("tag", ["-", "", "a b", "- x y z w"])
 def test_a_guards_word_that_makes_no_sense_is_none(tag: str) -> None:
-    account = accounting.read(STREAM | {"completion_tokens": "-", "guarded": tag})
+    account = accounting.read(logged(STREAM | {"completion_tokens": "-", "guarded": tag}))
     assert account
     assert (account.completion_tokens, account.completion_estimate) == (None, None)
     assert account.ended_by_us == ""

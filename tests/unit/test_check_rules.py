@@ -839,22 +839,22 @@ CASES = [
         lambda d: d.at_door("access_log"),
     ),
     Case(
-        "access-log-tags",
-        lambda d: d.log["custom_tags"].remove(
-            next(tag for tag in d.log["custom_tags"] if tag["tag"] == "generation_us")
-        ),
+        "access-log-tag",
+        lambda d: d.log["custom_tags"].clear(),
         "static_resources.listeners[0]...access_log[0].typed_config.common_config.custom_tags "
         "(envoy.access_loggers.http_grpc)",
-        words=("generation_us",),
+        words=("line 1 is missing where %DYNAMIC_METADATA(forebay:kind)% is due",),
     ),
     Case(
-        "ttft-tag",
-        lambda d: next(t for t in d.log["custom_tags"] if t["tag"] == "ttft_us").update(
-            value="%RESPONSE_DURATION%"
+        "access-log-tag",
+        lambda d: d.log["custom_tags"][0].update(
+            value=d.log["custom_tags"][0]["value"].replace(
+                "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%", "%RESPONSE_DURATION%"
+            )
         ),
         "static_resources.listeners[0]...access_log[0].typed_config.common_config.custom_tags "
         "(envoy.access_loggers.http_grpc)",
-        words=("%RESPONSE_DURATION%",),
+        words=("line 17 is %RESPONSE_DURATION% where",),
     ),
     Case(
         "json-to-metadata",

@@ -23,8 +23,8 @@ from extproc.config import (
 from extproc.costs import Ledger
 from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
 from extproc.gateway import Gateway
-from extproc.wire import LogEntry
 from tests.unit.admin_port import admin_port
+from tests.unit.logged import logged
 
 SMALL = PriceConfig(input=0.1, cached_input=0.02, output=0.4)
 LARGE = PriceConfig(input=0.9, cached_input=0.2, output=3.6)
@@ -62,7 +62,7 @@ def account(
         "completion_tokens": str(completion),
         "bill": f"{pool} 1 {bill} acme",
     }
-    made = read(tags)
+    made = read(logged(tags))
     assert made
     return made
 
@@ -280,7 +280,7 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
         "bill": "small 1100 search interactive large 1 0 0 acme",
     }
     for served_by in ("small", "", "gone"):
-        gateway.account(LogEntry(200, served_by, 1, "", tags))
+        gateway.account(logged(tags | {"status": "200", "served_by": served_by, "attempts": "1"}))
     report = gateway.ledger.report()
     assert (len(report.costs), report.costs[0].requests) == (1, 1)
     text = generate_latest(gateway.metrics.registry).decode()

@@ -102,13 +102,8 @@ def test_an_immediate_reply_carries_status_headers_and_body(status: int, body: b
         assert headers == {"retry-after": b"3", "x-request-id": request_id.encode()}
 
 
-def test_log_entries_are_read_with_their_tags() -> None:
+def test_of_log_entries_the_one_tag_is_read() -> None:
     message = StreamAccessLogsMessage()
-    entry = message.http_logs.log_entry.add()
-    entry.response.response_code.value = 200
-    entry.common_properties.upstream_cluster = "large"
-    entry.common_properties.upstream_request_attempt_count = 2
-    entry.common_properties.custom_tags["kind"] = "stream"
-    assert wire.read_log(message.SerializeToString()) == [
-        wire.LogEntry(200, "large", 2, "", {"kind": "stream"})
-    ]
+    message.http_logs.log_entry.add().common_properties.custom_tags["forebay"] = "json\nacme"
+    message.http_logs.log_entry.add().common_properties.custom_tags["other"] = "x"
+    assert wire.read_log(message.SerializeToString()) == ["json\nacme", ""]

@@ -1,30 +1,17 @@
 """What Envoy counts on the way back, and whether the processor hears of it."""
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
+from extproc.accounting import LOG_LINES
 from extproc.check.bootstrap import Bootstrap, Door, Filter
 from extproc.check.findings import Finding, error, warning
 from extproc.check.reading import Reader, Spot, texts
 from extproc.config.tree import dig, mapping
+from extproc.wire import LOG_TAG
 
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
-_TAGS = (
-    "kind",
-    "tenant",
-    *_COUNTS,
-    "ttft_us",
-    "generation_us",
-    "server_ttft_us",
-    "upstream_host",
-    "body_bytes",
-    "flags",
-    "bill",
-    "guarded",
-    "failed",
-    "request_id",
-)
-
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
 _SSE = ".sse_to_metadata.v3.SseToMetadata"
 _FEW_BYTES = 8192  # Envoy's default for max_event_size
@@ -46,25 +33,22 @@ def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
                 "Take envoy.access_loggers.http_grpc from envoy/envoy.yaml.",
             )
         for spot, config in found:
-            tags = {tag.tag: tag for tag in config.custom_tags}
-            place = spot.at("typed_config.common_config.custom_tags")
-            if missing := [tag for tag in _TAGS if tag not in tags]:
+            told = next((tag.value for tag in config.custom_tags if tag.tag == LOG_TAG), None)
+            if (lines := tuple((told or "").split("\n"))) != LOG_LINES:
                 yield error(
-                    "access-log-tags",
-                    place,
-                    f"The log does not carry {', '.join(missing)}, from which the processor "
-                    "counts.",
-                    "Take the custom_tags of envoy/envoy.yaml.",
+                    "access-log-tag",
+                    spot.at("typed_config.common_config.custom_tags"),
+                    f"The processor counts from the tag {LOG_TAG}, in which {_odd(lines)}: it "
+                    "learns no tokens, no times and no attempts.",
+                    f"Take the tag {LOG_TAG} from this version's envoy/envoy.yaml.",
                 )
-            ttft = tags.get("ttft_us")
-            if ttft is not None and ttft.value and "US_RX_BODY_BEG" not in ttft.value:
-                yield error(
-                    "ttft-tag",
-                    place,
-                    f"ttft_us is {ttft.value}, which is not the time to the first byte of the "
-                    "body: a server sends the headers long before the first token.",
-                    '{tag: ttft_us, value: "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%"}',
-                )
+
+
+def _odd(lines: tuple[str, ...]) -> str:
+    for number, (line, due) in enumerate(zip_longest(lines, LOG_LINES, fillvalue="missing"), 1):
+        if line != due:
+            return f"line {number} is {line or 'missing'} where {due} is due"
+    raise AssertionError("the lines are as they should be")
 
 
 def _log_cluster(config: object) -> object:
