@@ -19,7 +19,7 @@ from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
 from extproc.refusals import Answered, refused, try_later
-from extproc.routing import Plan, Unroutable, plan
+from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
 
 _STARTED_AT = int(time.time())
@@ -100,7 +100,7 @@ class Exchange:
         self._timer: asyncio.TimerHandle | None = None
         self._request_id = ""
         self._abort_ids: list[str] = []
-        self._facts: dict[str, object] = {}  # for the log
+        self._facts = logs.exchange_line()
         self._cache_status = ""
         self._fill: Fill | None = None
         self._request: openai.Request | None = None  # once it is admitted
@@ -138,7 +138,7 @@ class Exchange:
         facts["tenant"] = self._tenant.label
         facts["decision"] = self._decision
         facts["ms"] = round((self._loop.time() - self._began) * 1000, 1)
-        logs.exchange(facts)
+        logs.append(facts)
 
     # --- in the order of a request's way ------------------------------------------------------
 
@@ -200,14 +200,12 @@ class Exchange:
             wire.admit(
                 kind="stream" if request.stream else "json",
                 tiers=tiers,
-                facts=(
-                    ("tenant", self._tenant.label),
-                    ("route", f"{first}; reason={reason}"),
-                    ("cache_status", self._cache_status),
-                    ("hide_usage", "0" if request.usage_splice is None else "1"),
-                    ("models", self._policy.model_names(request.model, tiers)),
-                    ("uncounted", self._policy.uncounted),
-                ),
+                tenant=self._tenant.label,
+                route=f"{first}; reason={reason}",
+                cache_status=self._cache_status,
+                hide_usage=request.usage_splice is not None,
+                models=self._policy.model_names(request.model, tiers),
+                uncounted=self._policy.uncounted,
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
                     ("queue", _queue(self._queued_s, lease.position)),
@@ -309,15 +307,13 @@ class Exchange:
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:
-            return plan(
+            return self._policy.router.plan(
                 model=request.model,
                 last_user_text=request.last_user_text,
                 tokens_needed=request.prompt_tokens_estimate + (request.max_tokens or 0),
                 latency_budget_ms=_latency_budget_ms(headers),
                 allowed=self._tenant.pools,
-                pools=self._config.pools,
-                routing=self._config.routing,
-                is_up=self._gateway.backends.is_up,
+                down=self._gateway.down,
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -411,25 +407,25 @@ class Exchange:
     async def _enter(self, limiter: Limiter, ask: Ask, pool: str) -> None:
         """Raises Shed also when a place in the queue was lost to another request."""
         lease = self._lease = limiter.enter(ask)
-        waited_s = 0.0
-        if lease.state == "queued":
-            began = self._loop.time()
-            limit_s = min(self._config.admission.max_wait - self._queued_s, self._deadline - began)
-            next_message = self._stream.receiving()
-            await asyncio.wait(
-                (lease.settled, next_message),
-                timeout=limit_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            waited_s = self._loop.time() - began
-            self._queued_s += waited_s
-            if next_message.done():  # nothing of Envoy's is due now but the end
-                raise _Gone
-            if lease.has_ended:
-                raise Shed
-            if not lease.settled.done():
-                raise self._timed_out(limiter, lease)
+        if lease.state == "holding":
+            self._facts["queue_ms"] = 0.0
+            self._gateway.metrics.queue_wait[pool].observe(0.0)
+            return
+        began = self._loop.time()
+        limit_s = min(self._config.admission.max_wait - self._queued_s, self._deadline - began)
+        next_message = self._stream.receiving()
+        await asyncio.wait(
+            (lease.settled, next_message), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        waited_s = self._loop.time() - began
+        self._queued_s += waited_s
         self._facts["queue_ms"] = round(self._queued_s * 1000, 1)
+        if next_message.done():  # nothing of Envoy's is due now but the end
+            raise _Gone
+        if lease.has_ended:
+            raise Shed
+        if not lease.settled.done():
+            raise self._timed_out(limiter, lease)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
     def _overloaded(self, limiter: Limiter) -> Answered:

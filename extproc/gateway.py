@@ -18,6 +18,7 @@ from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
+from extproc.routing import Router
 from extproc.tenants import Tenants
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class Policy:
 
     config: Config
     tenants: Tenants
+    router: Router
     limiters: Mapping[str, Limiter]
     cache: ExactCache | None
     guards: bool
@@ -85,6 +87,8 @@ class Gateway:
     def __init__(self, config: Config) -> None:
         self._clock = asyncio.get_running_loop().time
         self.backends = Backends(self._replicas_changed, self._load_told)
+        self.down: frozenset[str] = frozenset()
+        """The pools of which no replica answers."""
         self.pools_at_start = frozenset(config.pools)
         """What Envoy knows, if it started with the same file."""
         self._limiters: dict[str, Limiter] = {}
@@ -143,6 +147,7 @@ class Gateway:
         """Go on with another config. Slots in use and cached answers stay."""
         await self.backends.watch(config.pools.values())
         self.policy = self._made(config, self.policy.cache)
+        self._replicas_changed()
 
     def _made(self, config: Config, cache: ExactCache | None) -> Policy:
         limiters = {
@@ -154,6 +159,7 @@ class Gateway:
         return Policy(
             config,
             Tenants(config),
+            Router(config.pools, config.routing),
             limiters,
             cache,
             guards=guards,
@@ -178,6 +184,7 @@ class Gateway:
         return pool.slots * max(self.backends.replicas_up(pool), 1), pool.slots
 
     def _replicas_changed(self) -> None:
+        self.down = frozenset(pool for pool in self.policy.config.pools if not self.is_up(pool))
         for name, limiter in self.policy.limiters.items():
             limiter.set_slots(*self._slots(self.policy.config, name))
 
@@ -318,7 +325,8 @@ class Gateway:
         )
         self.metrics.endings[pool, how] += 1
         if how != "whole":
-            facts = {
+            line = logs.ending_line()
+            line |= {
                 "ending": how,
                 "status": account.status,
                 "pool": pool,
@@ -326,7 +334,7 @@ class Gateway:
                 "request_id": account.request_id,
                 "tenant": tenant,
             }
-            logs.ending(facts)
+            logs.append(line)
         if url := _endpoint(settings, account.upstream_host):
             self._suspicion.saw(url, how)
 
@@ -350,12 +358,9 @@ class Gateway:
     def servers(self, pool: str) -> Servers:
         return self.backends.servers(self.policy.config.pools[pool])
 
-    def pools_down(self) -> list[str]:
-        return [pool for pool in self.policy.config.pools if not self.is_up(pool)]
-
     def status(self) -> dict[str, object]:
         """What /status shows."""
-        config, down = self.policy.config, self.pools_down()
+        config, down = self.policy.config, self.down
         slo = config.admission.slo
         return {
             "slo": {"ttft_s": slo.ttft, "tpot_s": slo.tpot, "percentile": slo.percentile},

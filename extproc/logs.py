@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -116,19 +115,25 @@ def start(fd: int = _STDERR) -> Writer:
     return _writer
 
 
-def exchange(facts: Mapping[str, object]) -> None:
-    """The line of one exchange: what `logging` would make of it, at a tenth of the cost."""
-    _append("extproc.exchange", "exchange", facts)
+_LINE = {"time": 0.0, "level": "info"}
+_EXCHANGE: dict[str, Any] = {**_LINE, "logger": "extproc.exchange", "message": "exchange"}
+_ENDING: dict[str, Any] = {**_LINE, "logger": "extproc.gateway", "message": "ending"}
 
 
-def ending(facts: Mapping[str, object]) -> None:
-    """A second line, of an exchange whose answer did not end whole: Envoy tells so later."""
-    _append("extproc.gateway", "ending", facts)
+def exchange_line() -> dict[str, Any]:
+    """A line to be filled, of one exchange, for `append`: what `logging` would make of it, at a
+    tenth of the cost."""
+    return _EXCHANGE.copy()
 
 
-def _append(logger: str, message: str, facts: Mapping[str, object]) -> None:
-    line = {"time": time.time(), "level": "info", "logger": logger, "message": message}
-    _writer.append({**line, **facts})
+def ending_line() -> dict[str, Any]:
+    """A second one, of an exchange whose answer did not end whole: Envoy tells so later."""
+    return _ENDING.copy()
+
+
+def append(line: dict[str, Any]) -> None:
+    line["time"] = time.time()
+    _writer.append(line)
 
 
 def dropped_lines() -> int:

@@ -275,7 +275,7 @@ async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        down = gateway.pools_down()
+        down = sorted(gateway.down)
         if not service.ready:
             return web.Response(status=503, text="not serving\n")
         if len(down) == len(gateway.policy.config.pools):
@@ -283,7 +283,7 @@ async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web
         return web.Response(text="ok\n" if not down else f"ok, but down: {', '.join(down)}\n")
 
     async def status(_: web.Request) -> web.Response:
-        ready = service.ready and len(gateway.pools_down()) < len(gateway.policy.config.pools)
+        ready = service.ready and len(gateway.down) < len(gateway.policy.config.pools)
         return web.json_response({"ready": ready, **gateway.status()})
 
     async def costs(_: web.Request) -> web.Response:

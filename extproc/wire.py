@@ -139,17 +139,22 @@ def admit(
     *,
     kind: Admit,
     tiers: tuple[str, ...],
-    facts: tuple[tuple[str, str], ...],
+    tenant: str,
+    route: str,
+    cache_status: str,
+    hide_usage: bool,
+    models: str,
+    uncounted: str,
     timeout_ms: int,
     request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
-    `tiers`: cluster names in the order of the attempts. `facts`: metadata under `forebay`, read by
-    the tiers' upstream filters, response headers and the access log; the same for many requests.
-    `request_facts`: under `forebay_request`, of this one. `body`: the new body, or None to leave
-    the client's.
+    `tiers`: cluster names in the order of the attempts. `tenant` to `uncounted`: metadata under
+    `forebay`, read by the tiers' upstream filters, response headers and the access log; the same
+    for many requests. `request_facts`: under `forebay_request`, of this one. `body`: the new body,
+    or None to leave the client's.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
@@ -158,19 +163,38 @@ def admit(
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body
     _set_metadata(reply, "forebay_request", request_facts)
-    return _admit_prepared(kind, tiers, facts) + reply.SerializeToString()
+    prepared = _admit_prepared(
+        kind, tiers, tenant, route, cache_status, hide_usage, models, uncounted
+    )
+    return prepared + reply.SerializeToString()
 
 
 @lru_cache(maxsize=1024)
 def _admit_prepared(
-    kind: Admit, tiers: tuple[str, ...], facts: tuple[tuple[str, str], ...]
+    kind: Admit,
+    tiers: tuple[str, ...],
+    tenant: str,
+    route: str,
+    cache_status: str,
+    hide_usage: bool,
+    models: str,
+    uncounted: str,
 ) -> bytes:
     reply = ProcessingResponse()
     common = reply.request_body.response
     common.clear_route_cache = True
     _set(common.header_mutation, ADMIT_HEADER, kind)
     _set(common.header_mutation, "x-envoy-max-retries", str(len(tiers) - 1))
-    _set_metadata(reply, "forebay", (("kind", kind), *facts))
+    facts = (
+        ("kind", kind),
+        ("tenant", tenant),
+        ("route", route),
+        ("cache_status", cache_status),
+        ("hide_usage", "1" if hide_usage else "0"),
+        ("models", models),
+        ("uncounted", uncounted),
+    )
+    _set_metadata(reply, "forebay", facts)
     reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
     return reply.SerializeToString()
 

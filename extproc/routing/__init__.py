@@ -3,6 +3,6 @@
 `difficulty` judges the prompt, `plan` makes the list of pools out of policy and judgement.
 """
 
-from extproc.routing.plan import Plan, Unroutable, plan
+from extproc.routing.plan import Plan, Router, Unroutable
 
-__all__ = ["Plan", "Unroutable", "plan"]
+__all__ = ["Plan", "Router", "Unroutable"]

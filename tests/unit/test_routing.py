@@ -1,5 +1,6 @@
 """Which pools a request may use: tenant, named model, rules, fallback, health."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import PoolConfig, RoutingConfig
-from extproc.routing import Plan, Unroutable, plan
+from extproc.routing import Plan, Router, Unroutable
 from extproc.routing.difficulty import judge
 
 POOLS = {
@@ -22,16 +23,22 @@ ROUTING = RoutingConfig(
 )
 
 
-def planned(text: str = "Hello", model: str = "auto", **changes: object) -> Plan:
+def planned(
+    text: str = "Hello",
+    model: str = "auto",
+    routing: RoutingConfig = ROUTING,
+    **changes: object,
+) -> Plan:
+    router = Router(POOLS, routing)
     arguments: dict[str, object] = {
         "tokens_needed": 10,
         "latency_budget_ms": None,
         "allowed": tuple(POOLS),
-        "pools": POOLS,
-        "routing": ROUTING,
-        "is_up": lambda _: True,
+        "down": (),
     }
-    return plan(model=model, last_user_text=text, **(arguments | changes))  # type: ignore[arg-type]
+    with suppress(Unroutable):  # then it knows what is usual
+        router.plan(model=model, last_user_text=text, **arguments)  # type: ignore[arg-type]
+    return router.plan(model=model, last_user_text=text, **(arguments | changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -66,10 +73,10 @@ def test_the_first_rule_that_applies_decides(
         ("large is not the tenant's", {"allowed": ("small", "hosted")}, ""),
         (
             "only since large is down",
-            {"text": "Explain why", "is_up": lambda pool: pool.model != "large-70b"},
+            {"text": "Explain why", "down": ("large",)},
             "",
         ),
-        ("small is down", {"is_up": lambda pool: pool.model != "small-7b"}, ""),
+        ("small is down", {"down": ("small",)}, ""),
     ],
 )
 def test_a_plan_says_instead_of_which_pool_a_rule_took_another(
@@ -95,9 +102,9 @@ def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
 
 def test_there_is_a_smaller_pool_only_where_the_choice_was_ours_and_it_could_take_it() -> None:
     assert planned("Hello").smaller == ()
-    assert planned("Compare A and B", is_up=lambda pool: pool is not POOLS["small"]).smaller == ()
+    assert planned("Compare A and B", down=("small",)).smaller == ()
     assert planned("Compare A and B", model=POOLS["large"].model).smaller == ()
-    assert planned("Compare A and B", allowed=["large"]).smaller == ()
+    assert planned("Compare A and B", allowed=("large",)).smaller == ()
     assert planned("Compare A and B", tokens_needed=10**6).smaller == ()
 
 
@@ -131,12 +138,12 @@ def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
 
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
-    down = planned("Hello", is_up=lambda pool: pool is not POOLS["small"])
+    down = planned("Hello", down=("small",))
     assert down == Plan(("large", "hosted"), "default; small is down", "small")
 
 
 def test_when_all_are_down_the_list_stays() -> None:
-    assert planned("Hello", is_up=lambda _: False).pools == ("small", "small", "large", "hosted")
+    assert planned("Hello", down=tuple(POOLS)).pools == ("small", "small", "large", "hosted")
 
 
 @given(
@@ -154,10 +161,10 @@ def test_every_plan_stays_within_the_tenants_pools(
         made = planned(
             text,
             model,
-            allowed=allowed,
+            allowed=tuple(allowed),
             tokens_needed=tokens,
             latency_budget_ms=budget,
-            is_up=lambda pool: any(pool is POOLS[name] for name in up),
+            down=set(POOLS) - up,
         )
     except Unroutable:
         assert model != "auto"

@@ -18,6 +18,14 @@ from extproc._generated.forebay_ext_proc_pb2 import (
     ProcessingResponse,
 )
 
+_FACTS = {
+    "tenant": "a",
+    "route": "small; reason=default",
+    "cache_status": "",
+    "hide_usage": True,
+    "models": ";",
+    "uncounted": "",
+}
 ROOT = Path(__file__).parents[2]
 
 
@@ -63,7 +71,7 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
         wire.admit(
             kind="json",
             tiers=("small", "small", "large"),
-            facts=(("tenant", "a"),),
+            **_FACTS,
             timeout_ms=1500,
             request_facts=(("queue_ms", "0.1"),),
             body=b"{}",
@@ -80,13 +88,17 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
     assert common.body_mutation.body == b"{}"
     groups = reply.dynamic_metadata["pg"]["priority_groups"]  # pyright: ignore
     assert [group["name"] for group in groups] == ["small", "small", "large"]
-    assert dict(reply.dynamic_metadata["forebay"]) == {"kind": "json", "tenant": "a"}  # pyright: ignore
+    assert dict(reply.dynamic_metadata["forebay"]) == {  # pyright: ignore
+        **_FACTS,
+        "kind": "json",
+        "hide_usage": "1",
+    }
     assert dict(reply.dynamic_metadata["forebay_request"]) == {"queue_ms": "0.1"}  # pyright: ignore
 
 
 def test_a_client_body_that_stays_is_not_sent_back() -> None:
     reply = ProcessingResponse.FromString(
-        wire.admit(kind="json", tiers=("s",), facts=(), timeout_ms=1, request_facts=(), body=None)
+        wire.admit(kind="json", tiers=("s",), **_FACTS, timeout_ms=1, request_facts=(), body=None)
     )
     assert not reply.request_body.response.HasField("body_mutation")
 
