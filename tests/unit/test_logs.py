@@ -34,7 +34,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_each_line_is_json_with_its_facts(capfd: pytest.CaptureFixture[str]) -> None:
     writer = logs.start()
-    logs.exchange({"tenant": "m\xfcller", "ms": 1.5})
+    logs.append(logs.exchange_line() | {"tenant": "m\xfcller", "ms": 1.5})
     try:
         raise ValueError("SECRET")
     except ValueError:
@@ -49,8 +49,8 @@ def test_each_line_is_json_with_its_facts(capfd: pytest.CaptureFixture[str]) -> 
 
 def test_text_that_is_no_unicode_is_a_line_too(capfd: pytest.CaptureFixture[str]) -> None:
     writer = logs.start()
-    logs.exchange({"tenant": "a\ud800b"})
-    logs.exchange({"tenant": "next"})
+    logs.append(logs.exchange_line() | {"tenant": "a\ud800b"})
+    logs.append(logs.exchange_line() | {"tenant": "next"})
     writer.stop()
     tenants = [json.loads(line)["tenant"] for line in capfd.readouterr().err.splitlines()]
     assert tenants == ["a\ud800b", "next"]
@@ -70,7 +70,7 @@ def test_after_a_stall_no_line_is_lost_that_had_room_to_wait(pipe: tuple[int, in
     reads, writes = pipe
     writer = logs.start(writes)
     for number in range(5_000):
-        logs.exchange({"number": number})
+        logs.append({"number": number})
     time.sleep(0.5)  # the pipe is full by now
     seen = b""
     while seen.count(b"\n") < 5_000:
@@ -84,7 +84,7 @@ def test_a_process_ends_while_nobody_reads_its_log() -> None:
     code = (
         "from extproc import logs\n"
         "writer = logs.start()\n"
-        "for number in range(5000): logs.exchange({'number': number})\n"
+        "for number in range(5000): logs.append({'number': number})\n"
         "import time; time.sleep(0.5); writer.stop()\n"
     )
     quiet = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
