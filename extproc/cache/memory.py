@@ -50,10 +50,10 @@ class MemoryStore:
     async def get(self, scope: Scope, key: bytes) -> Found:
         """Never suspends."""
         kept = self._entries.get(key)
-        if kept is None:
+        if kept is None or kept.scope != scope:
             return Found(None, self._epoch)
         now = self._clock()
-        if kept.gone_at <= now or kept.scope != scope:
+        if kept.gone_at <= now:
             self._forget(key)
             return Found(None, self._epoch)
         answer = kept.answer
@@ -80,7 +80,8 @@ class MemoryStore:
         size = answer.size + _OVERHEAD_BYTES
         if size > self.max_bytes or epoch != self._epoch:
             return False
-        self.drop(scope, key)
+        if key in self._entries:
+            self._forget(key)
         self._make_room(size)
         now = self._clock()
         expires_at = now + ttl_s
@@ -95,7 +96,8 @@ class MemoryStore:
         self._make_room(0)
 
     def drop(self, scope: Scope, key: bytes) -> None:
-        if key in self._entries:
+        kept = self._entries.get(key)
+        if kept is not None and kept.scope == scope:
             self._forget(key)
 
     async def purge(self, scope: Scope) -> None:

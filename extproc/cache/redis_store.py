@@ -33,26 +33,27 @@ class RedisStore:
         self._secret = secret
         self._clock = clock
         self._stored = 0
+        self._beginning: dict[bytes, bytes] = {}
+        """Epochs that are being written, by name."""
         self._on_way: dict[bytes, bytes] = {}
         """What is being written, by name: who has the last piece of an answer may ask again at
         once."""
 
     async def get(self, scope: Scope, key: bytes) -> Found:
         name, epochs = answer_name(self._secret, scope, key), epoch_names(self._secret, scope)
+        # Taken before: what is being written now may have been by the time that Redis has told.
+        on_way, beginning = self._on_way.get(name), [self._beginning.get(of) for of in epochs]
         try:
             value, *told = await self._link.ask("MGET", name, *epochs)
         except Away:
             return Found(None, b"")
-        begun = None in told
-        for number, name_of_epoch in enumerate(epochs):
+        for number, of in enumerate(epochs):
             if told[number] is None:
-                told[number] = self._begun(name_of_epoch)
+                told[number] = beginning[number] or self._begin(of)
         epoch = b"".join(told)
         if len(epoch) != len(epochs) * _EPOCH_BYTES:  # not ours: nothing is stored until it ends
             return Found(None, b"")
-        if begun:
-            return Found(None, epoch)
-        value = self._on_way.get(name, value)
+        value = on_way or value
         if value is None:
             return Found(None, epoch)
         found = decode(self._secret, name, epoch, value)
@@ -62,12 +63,19 @@ class RedisStore:
         age_s = max(self._clock() - found.stored_at_s, 0.0)
         return Found(Entry(found.answer, age_s, found.ttl_s - age_s), epoch)
 
-    def _begun(self, name: bytes) -> bytes:
+    def _begin(self, name: bytes) -> bytes:
         """An epoch that nobody has begun. If another processor is faster, what is asked of a model
         now is stored in ours, and not found."""
-        epoch = os.urandom(_EPOCH_BYTES)
+        if name in self._beginning:
+            return self._beginning[name]
+        epoch = self._beginning[name] = os.urandom(_EPOCH_BYTES)
+
+        def over(_: bool) -> None:
+            del self._beginning[name]
+
         begin = ("SET", name, epoch, "NX", "PX", _EPOCH_S * 1000)
-        self._link.write(begin, size=_OVERHEAD_BYTES)
+        if not self._link.write(begin, size=_OVERHEAD_BYTES, over=over):
+            over(False)
         return epoch
 
     def put(
@@ -128,7 +136,9 @@ class RedisStore:
 
 
 def answer_name(secret: Secret, scope: Scope, key: bytes) -> bytes:
-    return b"forebay:{%b}:answer:%b" % (_tag(secret, scope), key.hex().encode())
+    """The scope is in the key already; it stands here too, so that no mistake can mix scopes."""
+    of = secret.digest(b"name", scope.encode(), key)
+    return b"forebay:{%b}:answer:%b" % (_tag(secret, scope), of.hex().encode())
 
 
 def epoch_names(secret: Secret, scope: Scope) -> list[bytes]:
