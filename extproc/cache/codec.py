@@ -1,11 +1,15 @@
-"""What an answer looks like in a store that others can reach: bytes that say under which name, in
-which epoch and by whom they were written. Anything else is no answer, whoever put it there. Pure.
+"""What an answer or a question looks like in a store that others can reach: bytes that prove under
+which name, in which epoch and by whom they were written. Anything else is none, whoever put it
+there. Pure.
 """
 
 import struct
 from typing import NamedTuple
 
+import numpy as np
+
 from extproc.cache.key import Secret
+from extproc.cache.partitions import Item, Vector
 from extproc.openai import CHAT, COMPLETIONS, Answer
 
 # Change it whenever the layout or Answer.members changes: what an older or a newer processor wrote
@@ -58,3 +62,32 @@ def decode(secret: Secret, name: bytes, epoch: bytes, value: bytes) -> Decoded |
         return None
     answer = Answer(_PATHS[path], members, prompt, completion)
     return Decoded(answer, stored_at_ms / 1000, ttl_ms / 1000)
+
+
+_ITEM_PURPOSE = b"question"
+_ITEM_HEAD = struct.Struct(">B32sQI")
+"""Version, id, expires at (ms since 1970), bytes of the prompt; then proof, prompt, vector."""
+
+
+def encode_item(secret: Secret, name: bytes, item: Item, vector: Vector) -> bytes:
+    """`name`: of the partition. The prompt stands in it in the clear."""
+    prompt = item.prompt.encode("utf-8", "surrogatepass")
+    head = _ITEM_HEAD.pack(VERSION, item.id, int(item.expires_at * 1000), len(prompt))
+    row = vector.astype("<f4").tobytes()
+    proof = secret.digest(_ITEM_PURPOSE, name, head, prompt, row, size=_PROOF_BYTES)
+    return b"".join((head, proof, prompt, row))
+
+
+def decode_item(secret: Secret, name: bytes, value: bytes) -> tuple[Item, Vector] | None:
+    """None: see decode."""
+    at = _ITEM_HEAD.size + _PROOF_BYTES
+    if len(value) < at or value[0] != VERSION:
+        return None
+    told: tuple[int, bytes, int, int] = _ITEM_HEAD.unpack_from(value)
+    _, id, expires_at_ms, length = told
+    head, proof = value[: _ITEM_HEAD.size], value[_ITEM_HEAD.size : at]
+    prompt, row = value[at : at + length], value[at + length :]
+    if secret.digest(_ITEM_PURPOSE, name, head, prompt, row, size=_PROOF_BYTES) != proof:
+        return None
+    text = prompt.decode("utf-8", "surrogatepass")
+    return Item(id, text, expires_at_ms / 1000), np.frombuffer(row, "<f4").astype(np.float32)

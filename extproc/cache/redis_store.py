@@ -138,18 +138,19 @@ class RedisStore:
 def answer_name(secret: Secret, scope: Scope, key: bytes) -> bytes:
     """The scope is in the key already; it stands here too, so that no mistake can mix scopes."""
     of = secret.digest(b"name", scope.encode(), key)
-    return b"forebay:{%b}:answer:%b" % (_tag(secret, scope), of.hex().encode())
+    return b"forebay:{%b}:answer:%b" % (hash_tag(secret, scope), of.hex().encode())
 
 
 def epoch_names(secret: Secret, scope: Scope) -> list[bytes]:
     """Of the tenant and, in user scope, of the user too: an answer has to be of both."""
-    tag = _tag(secret, scope)
+    tag = hash_tag(secret, scope)
     names = [b"forebay:{%b}:epoch" % tag]
     if scope.kind == "user":
         names.append(b"%b:%b" % (names[0], secret.digest(b"user", scope.encode()).hex().encode()))
     return names
 
 
-def _tag(secret: Secret, scope: Scope) -> bytes:
+def hash_tag(secret: Secret, scope: Scope) -> bytes:
+    """What all names of a tenant have in common: a cluster keeps them on one node."""
     of = Scope("tenant", scope.tenant, "") if scope.kind == "user" else scope
     return secret.digest(b"tenant", of.encode()).hex().encode()
