@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Hit
+from extproc.cache import Fill, Hit, scope_of
 from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
@@ -165,7 +165,7 @@ class Exchange:
         self._cut_at = self._deadline + expiry.grace_s
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
-        stale = self._look_up(request, headers, route, body)
+        stale = await self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
         may_shorten = self._policy.may_shorten
@@ -319,15 +319,18 @@ class Exchange:
             status = 404 if refusal.why == "model_not_found" else 403
             raise refused(status, refusal.why, str(refusal), "model") from None
 
-    def _look_up(
+    async def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
     ) -> Hit | None:
         """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
         that has expired, for the case that the request would be shed."""
-        if self._policy.cache is None or not self._payer:  # nobody knows whose answer it would be
+        cache, caching = self._policy.cache, self._tenant.caching
+        if cache is None or caching is None:
             return None
-        found = self._policy.cache.look_up(
-            scope=f"tenant:{self._payer}",
+        user = headers.values.get(self._config.user_header, "")
+        found = await cache.look_up(
+            scope=scope_of(caching.scope, self._payer, user),
+            wanted=caching.wanted,
             pool=route.wanted,
             model=self._config.pools[route.wanted].model,
             request=request,

@@ -13,12 +13,13 @@ from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks, needed_s
 from extproc.backends import Backends, Servers
 from extproc.cache import ExactCache
-from extproc.config import Config, ExactCacheConfig, Expiry, PoolConfig
+from extproc.config import Config, Expiry, PoolConfig
 from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.routing import Router
+from extproc.stores import changed_cache, make_cache
 from extproc.tenants import Tenants
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Gateway:
         self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
         self._log_is_other = False  # than what this version reads, and that was said
-        self.policy = self._made(config, None)
+        self.policy = self._made(config, make_cache(config.cache, self._clock))
         self.ledger = Ledger(time.time())
         self.metrics = Metrics(
             lambda: self.policy.limiters,
@@ -145,9 +146,19 @@ class Gateway:
 
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use and cached answers stay."""
+        old = self.policy
+        # First: it may refuse.
+        cache = changed_cache(old.cache, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
-        self.policy = self._made(config, self.policy.cache)
+        self.policy = self._made(config, cache)
         self._replicas_changed()
+        if old.cache is not None and old.cache is not cache:
+            await old.cache.store.close()
+
+    async def close(self) -> None:
+        await self.backends.close()
+        if self.policy.cache is not None:
+            await self.policy.cache.store.close()
 
     def _made(self, config: Config, cache: ExactCache | None) -> Policy:
         limiters = {
@@ -155,7 +166,7 @@ class Gateway:
         }
         in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.depth}
         self._limiters = in_use | limiters
-        cache, guards = self._cache(config.cache.exact, cache), _guards(config)
+        guards = _guards(config)
         return Policy(
             config,
             Tenants(config),
@@ -234,14 +245,6 @@ class Gateway:
             first_token_s=self._measured[name].first_token_s,
         )
         limiter.set_marks(found, admission.dwell or 0.0)
-
-    def _cache(self, exact: ExactCacheConfig | None, cache: ExactCache | None) -> ExactCache | None:
-        if exact is None:
-            return None
-        if cache is None:
-            return ExactCache(exact.max_bytes, exact.ttl, exact.stale, self._clock)
-        cache.configure(exact.max_bytes, exact.ttl, exact.stale)
-        return cache
 
     def account(self, told: str) -> None:
         """Count one finished exchange from Envoy's access log."""

@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from extproc.admission import CLASSES, Limiter
 from extproc.backends import Servers
-from extproc.cache import ExactCache
+from extproc.cache import ExactCache, Stats
 from extproc.costs import Ledger
 from extproc.logs import dropped_lines
 
@@ -336,9 +336,28 @@ class _Now(Collector):
             value=dropped_lines(),
         )
         if cache := self._cache():
-            yield GaugeMetricFamily(
-                "forebay_cache_bytes", "What the exact cache holds.", value=cache.store.used_bytes
-            )
-            yield GaugeMetricFamily(
-                "forebay_cache_entries", "How many answers it holds.", value=len(cache.store)
-            )
+            yield from _cache_metrics(cache.store.stats())
+
+
+def _cache_metrics(stats: Stats) -> Iterator[Metric]:
+    if stats.used_bytes is not None and stats.entries is not None:
+        yield GaugeMetricFamily(
+            "forebay_cache_bytes", "What the exact cache holds.", value=stats.used_bytes
+        )
+        yield GaugeMetricFamily(
+            "forebay_cache_entries", "How many answers it holds.", value=stats.entries
+        )
+    if stats.kind == "redis":
+        yield GaugeMetricFamily(
+            "forebay_cache_store_up",
+            "1 if Redis is asked; 0 while it is taken to be away.",
+            value=stats.state == "up",
+        )
+        failed = CounterMetricFamily(
+            "forebay_cache_store_failed",
+            "Look-ups that were a miss, and writes that were lost, since Redis was not there.",
+            labels=["why"],
+        )
+        for why, count in stats.failed.items():
+            failed.add_metric([why], count)
+        yield failed

@@ -72,7 +72,7 @@ async def serve(config: Config, listen: str, config_file: Path, seen: reload.Sta
     finally:
         for task in background:
             task.cancel()
-        await gateway.backends.close()
+        await gateway.close()
         await admin.cleanup()
 
 

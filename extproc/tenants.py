@@ -6,7 +6,14 @@ The tenant's name comes from one header, set by a trusted filter in front of us.
 from typing import NamedTuple
 
 from extproc.admission import CLASSES
-from extproc.config import Config, TenantConfig
+from extproc.config import CacheScope, CacheWanted, Config, ExactCacheConfig, TenantConfig
+
+
+class Caching(NamedTuple):
+    """Of one tenant: within whom its answers are shared, and which are stored."""
+
+    scope: CacheScope
+    wanted: CacheWanted
 
 
 class Tenant(NamedTuple):
@@ -18,6 +25,8 @@ class Tenant(NamedTuple):
     """In admission.CLASSES."""
     share: float = 1.0
     """Its weight beside other tenants of its class."""
+    caching: Caching | None = None
+    """None: nothing is stored or read."""
 
 
 class UnknownTenant(Exception):
@@ -30,10 +39,11 @@ class Tenants:
     def __init__(self, config: Config) -> None:
         every_pool = tuple(config.pools)
         self._named = {
-            name: _tenant(name, policy, every_pool) for name, policy in config.tenants.items()
+            name: _tenant(name, policy, every_pool, config.cache.exact)
+            for name, policy in config.tenants.items()
         }
         default = config.tenants.get("default", TenantConfig())
-        self._default = _tenant("default", default, every_pool)
+        self._default = _tenant("default", default, every_pool, config.cache.exact)
         self._takes_unknown = config.unknown_tenant == "default"
 
     def resolve(self, header_value: str | None) -> Tenant:
@@ -49,6 +59,11 @@ class Tenants:
         return self._named.get(header_value, self._default).share
 
 
-def _tenant(name: str, policy: TenantConfig, every_pool: tuple[str, ...]) -> Tenant:
+def _tenant(
+    name: str, policy: TenantConfig, every_pool: tuple[str, ...], exact: ExactCacheConfig | None
+) -> Tenant:
     class_index = CLASSES.index(policy.request_class)
-    return Tenant(name, policy.pools or every_pool, class_index, policy.weight)
+    own, caching = policy.cache, None
+    if exact is not None and own.exact:
+        caching = Caching(own.scope or exact.scope, own.store or exact.store)
+    return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching)

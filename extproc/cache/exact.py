@@ -1,13 +1,15 @@
 """The exact cache: a look-up for each request, and storing the answer that follows a miss."""
 
 import math
+import random
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from extproc.cache.key import exact_key
-from extproc.cache.memory import MemoryStore
-from extproc.cache.request_policy import CachePolicy, cache_policy
-from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
+from extproc.cache.key import Secret, exact_key
+from extproc.cache.request_policy import CachePolicy, Wanted, cache_policy
+from extproc.cache.scope import Scope
+from extproc.cache.store import Entry, Found, Store
+from extproc.openai import Answer, AnswerReader, Request
 
 
 class Hit(NamedTuple):
@@ -22,16 +24,34 @@ class Hit(NamedTuple):
         return f"forebay; hit; ttl={math.floor(self.ttl_s)}"
 
 
+class Times(NamedTuple):
+    """How long answers live, in seconds; `jitter`: the share of it that chance may take away, so
+    that what was stored together does not expire together."""
+
+    ttl_s: float
+    stale_s: float
+    jitter: float = 0.0
+
+
+class Place(NamedTuple):
+    """Where an answer is to be stored."""
+
+    store: Store
+    scope: Scope
+    key: bytes
+    epoch: bytes
+
+
 class Fill:
     """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s."""
 
     def __init__(
-        self, store: MemoryStore, key: bytes, pool: str, ttl_s: float, reader: AnswerReader
+        self, place: Place, pool: str, ttl_s: float, stale_s: float, reader: AnswerReader
     ) -> None:
-        self._store = store
-        self._key = key
+        self.place = place
         self._pool = pool
         self._ttl_s = ttl_s
+        self._stale_s = stale_s
         self._reader = reader
 
     def wants(self, headers: Mapping[str, str]) -> bool:
@@ -48,9 +68,12 @@ class Fill:
         return self._reader.feed(piece)
 
     def end(self) -> bool:
-        """After the last piece: whether the answer was stored."""
+        """After the last piece: whether the answer was taken by the store."""
         answer = self._reader.end()
-        return answer is not None and self._store.put(self._key, answer, self._ttl_s)
+        if answer is None:
+            return False
+        store, scope, key, epoch = self.place
+        return store.put(scope, key, epoch, answer, self._ttl_s, self._stale_s)
 
 
 class Lookup(NamedTuple):
@@ -64,65 +87,74 @@ class Lookup(NamedTuple):
     stale: Hit | None = None
 
 
+_BYPASS = Lookup("bypass", "forebay; fwd=bypass")
+
+
 class ExactCache:
     """A store and the rules by which requests use it."""
 
     def __init__(
-        self, max_bytes: int, ttl_s: float, stale_s: float, clock: Callable[[], float]
+        self,
+        store: Store,
+        secret: Secret,
+        times: Times,
+        draw: Callable[[], float] = random.random,
     ) -> None:
-        self._clock = clock
-        self._ttl_s = ttl_s
-        self.store = MemoryStore(max_bytes, stale_s, clock)
+        """`draw`: from 0 to 1, for the jitter."""
+        self.store = store
+        self.secret = secret
+        self.times = times
+        self._draw = draw
 
-    def configure(self, max_bytes: int, ttl_s: float, stale_s: float) -> None:
-        """Go on with other numbers; what is stored keeps its time."""
-        self._ttl_s = ttl_s
-        self.store.configure(max_bytes, stale_s)
-
-    def look_up(
+    async def look_up(
         self,
         *,
-        scope: str,
+        scope: Scope | None,
         pool: str,
         model: str,
         request: Request,
         body: bytes,
         cache_control: str,
+        wanted: Wanted = "deterministic",
     ) -> Lookup:
-        """`scope`, `pool`: see exact_key. `model`: what the pool serves now. `body`: what `request`
-        was parsed from."""
-        policy = cache_policy(cache_control, request.temperature)
-        key = None
-        if policy.may_store:
-            key = exact_key(
-                scope=scope,
-                pool=f"{pool}={model}",
-                path=request.path,
-                body=body,
-                members=request.members,
-            )
+        """`scope`: None where nobody knows whose answer it would be. `pool`: see exact_key;
+        `model`: what it serves now. `body`: what `request` was parsed from. Does not suspend with
+        a store in memory."""
+        if scope is None:
+            return _BYPASS
+        policy = cache_policy(cache_control, request.temperature, wanted)
+        if not policy.may_store:
+            return _BYPASS
+        of = f"{pool}={model}"
+        key = exact_key(self.secret, scope, of, request.path, body, request.members)
         if key is None:
-            return Lookup("bypass", "forebay; fwd=bypass")
-        hit = self._hit(key, policy)
+            return _BYPASS
+        store = self.store
+        found = await store.get(scope, key)
+        hit = _hit(found, policy)
         if hit is not None and hit.ttl_s > 0:
             return Lookup("hit", hit.status, hit=hit)
-        choices = request.sequences
-        reader = AnswerReader(request.path, streamed=request.stream, choices=choices)
-        fill = Fill(self.store, key, pool, self._ttl_s, reader)
+        times = self.times
+        fill = Fill(
+            Place(store, scope, key, found.epoch),
+            pool,
+            times.ttl_s * (1 - times.jitter * self._draw()),
+            times.stale_s,
+            AnswerReader(request.path, streamed=request.stream, choices=request.sequences),
+        )
         reason = "uri-miss" if policy.may_read else "request"
         return Lookup("miss", f"forebay; fwd={reason}", fill=fill, stale=hit)
 
-    def _hit(self, key: bytes, policy: CachePolicy) -> Hit | None:
-        """What is stored and may be given again. An entry that turns out not to be an answer that
-        can be given again goes."""
-        entry, now = self.store.get(key), self._clock()
-        if entry is None or not policy.may_read or not policy.takes(now - entry.stored_at):
-            return None
-        answer = entry.answer
-        if isinstance(answer, UnreadAnswer):
-            answer = answer.read()
-            if answer is None:
-                self.store.drop(key)
-                return None
-            self.store.replace(key, answer)
-        return Hit(answer, now - entry.stored_at, entry.expires_at - now)
+    async def purge(self, tenant: str, user: str | None = None) -> None:
+        """All that was stored for the tenant, its users included, or for one user of it. What is in
+        public scope stays. Raises StoreUnavailable."""
+        scope = Scope("tenant", tenant, "") if user is None else Scope("user", tenant, user)
+        await self.store.purge(scope)
+
+
+def _hit(found: Found, policy: CachePolicy) -> Hit | None:
+    """What is stored and may be given again; it may have expired."""
+    entry: Entry | None = found.entry
+    if entry is None or not policy.may_read or not policy.takes(entry.age_s):
+        return None
+    return Hit(*entry)

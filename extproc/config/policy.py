@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple, Self, cast
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, Self, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -58,6 +59,17 @@ def _url(value: str) -> str:
     return value
 
 
+def _redis_url(value: str) -> str:
+    if "@" in value:
+        raise ValueError(
+            "write no credential here: username beside it, and the password into password_file or "
+            "the environment's FOREBAY_REDIS_PASSWORD"
+        )
+    if not re.fullmatch(r"rediss?://[^/?#\s]+(/\d{1,5})?", value):
+        raise ValueError("write redis://host:port or rediss://host:port, and /NUMBER if need be")
+    return value
+
+
 def _address(value: str) -> str:
     host, _, port = value.rpartition(":")
     if not host or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65535:
@@ -77,6 +89,7 @@ Mark = Annotated[int | Literal["auto"], BeforeValidator(_mark)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 Name = Annotated[str, AfterValidator(_name)]
 Url = Annotated[str, AfterValidator(_url)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Address = Annotated[str, AfterValidator(_address)]
 
 
@@ -219,11 +232,67 @@ class RoutingConfig(_Block):
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
 
 
+CacheScope: TypeAlias = Literal["user", "tenant", "public"]
+CacheWanted: TypeAlias = Literal["deterministic", "asked"]
+
+
+class RedisConfig(_Block):
+    """Redis 7 or newer, or Valkey; no modules. Its memory is bounded by its own `maxmemory`."""
+
+    url: RedisUrl
+    """redis://host:port, or rediss:// for TLS; a number of a database may follow: /1."""
+    username: str | None = None
+    password_file: Path | None = None
+    """Left out: the environment's FOREBAY_REDIS_PASSWORD, or no password."""
+    ca_file: Path | None = None
+    """Whom to believe that it is Redis (PEM). Left out: the system's own list."""
+    cert_file: Path | None = None
+    """With key_file: what Redis is shown of us, if it asks."""
+    key_file: Path | None = None
+    cluster: bool = False
+    """Several nodes that share the keys; `url` names any of them."""
+    connections: int = Field(default=8, gt=0, le=1000)
+    """Look-ups at once; a few more connections are for writing."""
+    time_limit: DurationS = 0.02
+    """How long a request waits for a look-up at most; after it it is a miss."""
+
+    @model_validator(mode="after")
+    def _files_fit(self) -> Self:
+        if (self.cert_file is None) != (self.key_file is None):
+            raise ValueError("cert_file and key_file: name both or none")
+        if not self.url.startswith("rediss:") and (self.ca_file or self.cert_file):
+            raise ValueError("ca_file and cert_file are for TLS: write the url as rediss://")
+        if self.cluster and self.url.count("/") > 2:
+            raise ValueError("url: a cluster has no numbered databases; leave out what follows")
+        return self
+
+
+class StoreConfig(_Block):
+    """Written as `memory`, or as `{redis: {url: ...}}`."""
+
+    redis: RedisConfig | None = None
+    """None: in this processor's memory, and only there."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _memory(cls, given: object) -> object:
+        if isinstance(given, str) and given != "memory":
+            raise ValueError("write memory, or a block: {redis: {url: redis://host:6379}}")
+        return {} if given == "memory" else given
+
+
 class ExactCacheConfig(_Block):
-    scope: Literal["tenant"] = "tenant"
-    """Within whom an answer is shared."""
+    scope: CacheScope = "tenant"
+    """Within whom an answer is shared. user: only with a user id in user_header; public: all
+    tenants that have this scope."""
+    store: CacheWanted = "deterministic"
+    """What is stored. deterministic: answers to requests with temperature 0, and what a client asks
+    for by Cache-Control: max-age; asked: only the latter."""
     ttl: DurationS = 3600.0
     """How long an answer may be given again; a hit does not prolong it."""
+    ttl_jitter: float = Field(default=0.1, ge=0, le=0.9)
+    """The share of `ttl` that chance takes away, up to this, so that what was stored together does
+    not expire together."""
     stale: DurationS = 600.0
     """How much longer it may be given where the request would be shed: see on_overload."""
     max_bytes: SizeBytes = 64 * 1024 * 1024
@@ -231,7 +300,27 @@ class ExactCacheConfig(_Block):
 
 
 class CacheConfig(_Block):
+    store: StoreConfig = StoreConfig()
+    secret_file: Path | None = None
+    """A file with what all names and proofs in the store are keyed by: 16 bytes or more, the same
+    for all processors that share it. Left out: the environment's FOREBAY_CACHE_SECRET. Needed with
+    Redis; in memory it is drawn at each start."""
     exact: ExactCacheConfig | None = None
+
+    @model_validator(mode="after")
+    def _bounded_where_it_is(self) -> Self:
+        if self.store.redis and self.exact and "max_bytes" in self.exact.model_fields_set:
+            raise ValueError("exact.max_bytes is for memory; Redis has its own maxmemory")
+        return self
+
+
+class TenantCacheConfig(_Block):
+    """Left out: as for all others, in `cache.exact`."""
+
+    scope: CacheScope | None = None
+    store: CacheWanted | None = None
+    exact: bool = True
+    """off: nothing of this tenant is stored or read."""
 
 
 class Expiry(NamedTuple):
@@ -276,6 +365,7 @@ class TenantConfig(ExpiryConfig):
     """The tenant's share of a pool's tokens beside others of its class, when there is a queue."""
     pools: tuple[Name, ...] | None = None
     """The pools that this tenant may use. None: all."""
+    cache: TenantCacheConfig = TenantCacheConfig()
 
 
 class CostsConfig(_Block):
@@ -287,6 +377,8 @@ class Config(_Block):
     """The whole policy block, `forebay`."""
 
     tenant_header: HeaderName = "x-tenant-id"
+    user_header: HeaderName = "x-user-id"
+    """Both from a filter that is trusted; without the latter a cache of scope user is not used."""
     admin: Address = "127.0.0.1:9902"
     """host:port of /metrics, /healthz, /readyz, /status and /costs."""
     drain: DurationS | None = None
@@ -304,6 +396,16 @@ class Config(_Block):
     costs: CostsConfig = CostsConfig()
     unknown_tenant: Literal["default", "refuse"] = "default"
     """What a tenant without a policy of its own gets: that of `default`, or 403."""
+
+    @property
+    def scopes(self) -> set[CacheScope]:
+        """Of the cache, as they are in use for some tenant."""
+        if self.cache.exact is None:
+            return set()
+        blocks = [tenant.cache for tenant in self.tenants.values()]
+        if "default" not in self.tenants and self.unknown_tenant == "default":
+            blocks.append(TenantCacheConfig())
+        return {block.scope or self.cache.exact.scope for block in blocks if block.exact}
 
     @property
     def drain_s(self) -> float:

@@ -14,8 +14,11 @@ from extproc.config.policy import (
     ExactCacheConfig,
     PoolConfig,
     PriceConfig,
+    RedisConfig,
     ResponseConfig,
     RoutingConfig,
+    StoreConfig,
+    TenantCacheConfig,
     TenantConfig,
 )
 
@@ -42,6 +45,7 @@ _PLAIN = {
     "float_type": "must be a number",
     "float_parsing": "must be a number",
     "finite_number": "must be a finite number",
+    "path_type": "must be a path",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "literal_error": "must be {expected}",
@@ -68,9 +72,13 @@ def _did_you_mean(loc: tuple[int | str, ...]) -> str:
         "response": ResponseConfig,
         "cache": CacheConfig,
         "exact": ExactCacheConfig,
+        "store": StoreConfig,
+        "redis": RedisConfig,
         "costs": CostsConfig,
         "price": PriceConfig,
     }
     block = next((blocks[str(part)] for part in reversed(loc[:-1]) if part in blocks), Config)
+    if block is CacheConfig and loc[0] == "tenants":
+        block = TenantCacheConfig
     near = difflib.get_close_matches(str(loc[-1]), block.model_fields, n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -9,17 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.cache import ExactCache, Fill, Lookup
+from extproc.cache import ExactCache, Lookup, Scope, Secret, Times, scope_of
 from extproc.cache.key import exact_key
 from extproc.cache.memory import MemoryStore
 from extproc.cache.request_policy import cache_policy
-from extproc.openai import CHAT, COMPLETIONS, Answer, AnswerReader, UnreadAnswer, parse
+from extproc.openai import (
+    CHAT,
+    COMPLETIONS,
+    Answer,
+    AnswerReader,
+    ApiError,
+    UnreadAnswer,
+    parse,
+)
 from extproc.openai.sse import EventReader
 
+SECRET = Secret(b"0123456789abcdef")
+ACME = Scope("tenant", "acme", "")
 
-def key(body: bytes, scope: str = "a", pool: str = "small", path: str = CHAT) -> bytes | None:
-    members = orjson.loads(body)
-    return exact_key(scope=scope, pool=pool, path=path, body=body, members=members)
+
+def key(
+    body: bytes, scope: Scope = ACME, pool: str = "small", path: str = CHAT, secret: Secret = SECRET
+) -> bytes | None:
+    return exact_key(secret, scope, pool, path, body, orjson.loads(body))
 
 
 VALUES = st.recursive(
@@ -63,12 +76,72 @@ def _numbers(value: Any) -> list[int]:
 def test_scope_pool_and_path_are_in_the_key_and_cannot_run_into_each_other() -> None:
     keys = {
         key(b"{}"),
-        key(b"{}", scope="b"),
+        key(b"{}", scope=Scope("tenant", "b", "")),
+        key(b"{}", scope=Scope("user", "acme", "")),
+        key(b"{}", scope=Scope("public", "", "")),
         key(b"{}", pool="large"),
         key(b"{}", path=COMPLETIONS),
-        key(b"{}", scope="as", pool="mall"),
+        key(b"{}", scope=Scope("tenant", "acmes", ""), pool="mall"),
+        key(b"{}", secret=Secret(b"another secret..")),
     }
-    assert len(keys) == 5
+    assert len(keys) == 8
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (b'{"temperature":1}', b'{"temperature":1.0}', True),
+        (b'{"temperature":1e0}', b'{"temperature":1.0}', True),
+        (b'{"temperature":0}', b'{"temperature":-0.0}', True),
+        (b'{"top_p":0.1}', b'{"top_p":1e-1}', True),
+        (b'{"max_tokens":10}', b'{"max_tokens":1e1}', True),
+        (b'{"temperature":1}', b'{"temperature":1.0000001}', False),
+        (b'{"temperature":1}', b'{"temperature":true}', False),
+        (b'{"temperature":1}', b'{"temperature":"1"}', False),
+        (b'{"seed":1e15}', b'{"seed":1000000000000000}', False),  # may be long: a miss, no harm
+        # What stands deeper, or in a member that we do not know, may become text in a prompt.
+        (b'{"x":1}', b'{"x":1.0}', False),
+        (b'{"tools":[{"n":1}]}', b'{"tools":[{"n":1.0}]}', False),
+        # Escapes are the characters; normal forms are not each other.
+        (b'{"x":"\\u00e9"}', '{"x":"\u00e9"}'.encode(), True),
+        (b'{"x":"\\ud83d\\ude00"}', '{"x":"\U0001f600"}'.encode(), True),
+        (b'{"x":"\\/"}', b'{"x":"/"}', True),
+        ('{"x":"\u00e9"}'.encode(), '{"x":"e\u0301"}'.encode(), False),
+        ('{"x":"\ufb01"}'.encode(), b'{"x":"fi"}', False),
+        (b'{"x":"a"}', b'{"x":"a "}', False),
+        (b'{"x":null}', b"{}", False),
+        (b'{"n":1}', b"{}", False),
+    ],
+)
+def test_what_is_one_request_to_the_api(one: bytes, other: bytes, same: bool) -> None:
+    assert (key(one) == key(other)) is same
+
+
+def test_a_lone_surrogate_is_no_request_and_a_huge_float_has_a_key() -> None:
+    with pytest.raises(ApiError):
+        parse(CHAT, b'{"model":"m","messages":[{"role":"user","content":"\\ud800"}]}')
+    assert key(b'{"seed":1e300}') != key(b'{"seed":1e301}')
+
+
+@pytest.mark.parametrize(
+    ("kind", "tenant", "user", "expected"),
+    [
+        ("tenant", "a", "u", Scope("tenant", "a", "")),
+        ("user", "a", "u", Scope("user", "a", "u")),
+        ("user", "a", "", None),
+        ("user", "", "u", None),
+        ("tenant", "", "", None),
+        ("public", "a", "u", Scope("public", "", "")),
+    ],
+)
+def test_whose_answer_it_is(kind: Any, tenant: str, user: str, expected: Scope | None) -> None:
+    assert scope_of(kind, tenant, user) == expected
+
+
+@given(a=st.tuples(st.text(), st.text()), b=st.tuples(st.text(), st.text()))
+def test_scopes_that_differ_are_told_apart(a: tuple[str, str], b: tuple[str, str]) -> None:
+    assert (Scope("user", *a).encode() == Scope("user", *b).encode()) == (a == b)
+    assert Scope("user", *a).encode() != Scope("tenant", *b).encode()
 
 
 def test_numbers_that_floats_cannot_tell_apart_have_their_own_keys() -> None:
@@ -93,74 +166,113 @@ def answer(text: str, path: str = CHAT) -> Answer:
     puts=st.lists(st.tuples(st.integers(0, 20), st.integers(0, 3000)), max_size=60),
     max_bytes=st.integers(500, 10_000),
 )
-def test_the_store_never_holds_more_than_it_may(
+async def test_the_store_never_holds_more_than_it_may(
     puts: list[tuple[int, int]], max_bytes: int
 ) -> None:
-    store = MemoryStore(max_bytes, 0, clock=lambda: 0.0)
+    gone: list[bytes] = []
+    store = MemoryStore(max_bytes, clock=lambda: 0.0, dropped=gone.append)
     for name, size in puts:
-        kept = store.put(bytes([name]), answer("x" * size), 10)
+        before = len(store) + len(gone)
+        kept = store.put(ACME, bytes([name]), b"0", answer("x" * size), 10, 0)
+        assert len(store) + len(gone) == before + kept
         assert store.used_bytes <= max_bytes
-        assert (store.get(bytes([name])) is not None) == kept or not kept
+        assert ((await store.get(ACME, bytes([name]))).entry is not None) == kept or not kept
     assert (len(store) == 0) == (store.used_bytes == 0)
 
 
-def test_the_least_recently_used_goes_first_and_a_hit_does_not_prolong() -> None:
-    now = 0.0
-    store = MemoryStore(2 * (answer("a").size + 400), 0, clock=lambda: now)
-    store.put(b"1", answer("a"), 10)
-    store.put(b"2", answer("b"), 10)
-    assert store.get(b"1")
-    store.put(b"3", answer("c"), 10)
-    assert store.get(b"2") is None
-    now = 9.9
-    assert store.get(b"1")
-    now = 10.0
-    assert store.get(b"1") is None
+async def test_the_least_recently_used_goes_first() -> None:
+    store = MemoryStore(2 * (answer("a").size + 500), clock=lambda: 0.0)
+    for name in (b"1", b"2"):
+        store.put(ACME, name, b"0", answer("a"), 10, 0)
+    assert (await store.get(ACME, b"1")).entry
+    store.put(ACME, b"3", b"0", answer("c"), 10, 0)
+    assert not (await store.get(ACME, b"2")).entry
+    assert (await store.get(ACME, b"1")).entry
+    assert store.stats().evicted == 1
 
 
-def test_an_entry_may_take_another_form_and_the_sum_stays_right() -> None:
-    store = MemoryStore(2000, 0, clock=lambda: 0.0)
-    store.put(b"1", UnreadAnswer(CHAT, 1, b"x" * 50), 10)
-    store.put(b"2", answer("a"), 10)
-    store.replace(b"1", answer("b" * 100))
-    assert store.used_bytes == answer("a").size + answer("b" * 100).size + 2 * 400
-    store.drop(b"1")
-    store.drop(b"2")
+async def test_an_entry_takes_another_form_when_it_is_read_and_the_sum_stays_right() -> None:
+    store = MemoryStore(5000, clock=lambda: 0.0)
+    raw = orjson.dumps({"padding": None, **_plain()})
+    store.put(ACME, b"1", b"0", UnreadAnswer(CHAT, 1, raw), 10, 0)
+    store.put(ACME, b"2", b"0", answer("a"), 10, 0)
+    found = (await store.get(ACME, b"1")).entry
+    assert found
+    assert store.used_bytes == answer("a").size + found.answer.size + 2 * 500
+    store.drop(ACME, b"1")
+    store.drop(ACME, b"2")
     assert store.used_bytes == 0
 
 
-def _ask(cache: ExactCache) -> Lookup:
+async def test_a_look_up_in_memory_does_not_suspend() -> None:
+    cache = _cache()
+    assert _answer_with(await _ask(cache), _plain())
+    asking = _ask(cache)
+    with pytest.raises(StopIteration) as ended:
+        asking.send(None)
+    assert ended.value.value.hit
+
+
+def _cache(jitter: float = 0, draw: float = 0, clock: Callable[[], float] = lambda: 0.0) -> Any:
+    times = Times(ttl_s=60, stale_s=5, jitter=jitter)
+    return ExactCache(MemoryStore(10_000, clock), SECRET, times, draw=lambda: draw)
+
+
+async def _ask(cache: ExactCache, scope: Scope | None = ACME, **changes: Any) -> Lookup:
     body = b'{"model":"auto","temperature":0,"messages":[{"role":"user","content":"hi"}]}'
-    return cache.look_up(
-        scope="tenant:a",
-        pool="small",
-        model="m",
-        request=parse(CHAT, body),
-        body=body,
-        cache_control="",
-    )
+    asked = {"pool": "small", "model": "m", "cache_control": "", **changes}
+    return await cache.look_up(scope=scope, request=parse(CHAT, body), body=body, **asked)
 
 
-def _answer_with(fill: Fill | None, body: dict[str, Any]) -> bool:
-    assert fill
-    fill.feed(orjson.dumps(body))
-    return fill.end()
+def _answer_with(found: Lookup, body: dict[str, Any]) -> bool:
+    assert found.fill
+    found.fill.feed(orjson.dumps(body))
+    return found.fill.end()
 
 
-def test_an_answer_is_read_by_the_first_that_asks_again() -> None:
-    cache = ExactCache(10_000, 60, 5, clock=lambda: 0.0)
-    assert _answer_with(_ask(cache).fill, _plain())
+async def test_an_answer_is_read_by_the_first_that_asks_again() -> None:
+    cache = _cache()
+    assert _answer_with(await _ask(cache), _plain())
     for _ in range(2):
-        again = _ask(cache)
+        again = await _ask(cache)
         assert again.hit
         assert orjson.loads(again.hit.answer.as_json("r", 7))["choices"] == _plain()["choices"]
 
 
-def test_one_that_may_not_be_given_again_is_a_miss_and_goes() -> None:
-    cache = ExactCache(10_000, 60, 5, clock=lambda: 0.0)
-    _answer_with(_ask(cache).fill, _plain(finish_reason="tool_calls"))
-    assert _ask(cache).result == "miss"
+async def test_one_that_may_not_be_given_again_is_a_miss_and_goes() -> None:
+    cache = _cache()
+    _answer_with(await _ask(cache), _plain(finish_reason="tool_calls"))
+    assert (await _ask(cache)).result == "miss"
     assert len(cache.store) == cache.store.used_bytes == 0
+
+
+async def test_nobody_s_request_bypasses_the_cache() -> None:
+    assert (await _ask(_cache(), scope=None)).result == "bypass"
+
+
+async def test_another_model_behind_the_pool_s_name_gets_no_answer_of_the_first() -> None:
+    cache = _cache()
+    _answer_with(await _ask(cache), _plain())
+    assert (await _ask(cache, model="m2")).result == "miss"
+    assert (await _ask(cache)).result == "hit"
+
+
+@pytest.mark.parametrize(("draw", "ttl_s"), [(0.0, 60), (0.5, 57), (1.0, 54)])
+async def test_chance_shortens_the_ttl_and_never_prolongs_it(draw: float, ttl_s: float) -> None:
+    cache = _cache(jitter=0.1, draw=draw)
+    _answer_with(await _ask(cache), _plain())
+    found = (await _ask(cache)).hit
+    assert found
+    assert found.ttl_s == pytest.approx(ttl_s)
+
+
+async def test_asked_stores_only_what_a_client_asks_for() -> None:
+    cache = _cache()
+    assert (await _ask(cache, wanted="asked")).result == "bypass"
+    asked = {"wanted": "asked", "cache_control": "max-age=60"}
+    assert _answer_with(await _ask(cache, **asked), _plain())
+    assert (await _ask(cache, **asked)).result == "hit"
+    assert (await _ask(cache, wanted="asked", cache_control="no-cache")).result == "bypass"
 
 
 def test_a_stream_has_ended_with_its_done_wherever_it_is_cut() -> None:
