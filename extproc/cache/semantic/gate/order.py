@@ -1,0 +1,89 @@
+"""Words may change places only where English says the same in both orders. All else is another question:
+"does A sue B", "10 by 2"."""
+
+from extproc.cache.semantic.gate.grammar import ADVERBS, SCOPE
+from extproc.cache.semantic.gate.parsed import Item, Parsed
+
+Pair = tuple[int, int]
+# Prepositions whose phrase may stand before or behind another.
+_FREE = frozenset("from to into in on at with for using during before after about via through".split())
+# "Python list": "list in Python"; "car tyre": "tyre of a car".
+_OF = frozenset("of in for on".split())
+
+
+def moved(asked: Parsed, stored: Parsed, pairs: list[Pair]) -> tuple[str | None, set[Pair]]:
+    """The first forbidden change of order, or None; and the pairs that moved as part of a compound,
+    whose preposition is explained by it."""
+    a, b = asked.items, stored.items
+    compounds: set[Pair] = set()
+    for index, one in enumerate(pairs):
+        for two in pairs[index + 1 :]:
+            if one[1] < two[1]:
+                continue
+            first, second = a[one[0]], a[two[0]]
+            if compound := _compound(a, b, one, two):
+                compounds.add(compound)
+            elif not (
+                _joined(a, b, one, two)
+                or _phrases(first, b[one[1]], second, b[two[1]])
+                or _adverb(asked, stored, first, second)
+            ):
+                return f"'{first.surface}' and '{second.surface}' stand in another order", compounds
+    return None, compounds
+
+
+def _numeric(*items: Item) -> bool:
+    return any(item.word[0] == "#" for item in items)
+
+
+def _joined(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) -> bool:
+    """'X and Y', 'Y and X': single words, side by side in both."""
+    (i, j), (k, m) = one, two
+    if k != i + 1 or j != m + 1 or _numeric(a[i], a[k]):
+        return False
+    joins = {a[k].join, b[j].join}
+    return "" not in joins and len(joins) == 1 or joins <= {"and", "vs"}
+
+
+def _phrases(a: Item, b: Item, c: Item, d: Item) -> bool:
+    """'from A to B', 'to B from A': each keeps its own preposition."""
+    return (
+        a.preposition == b.preposition
+        and c.preposition == d.preposition
+        and a.preposition != c.preposition
+        and a.preposition in _FREE
+        and c.preposition in _FREE
+    )
+
+
+def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) -> Pair | None:
+    """'a list in Python' in one and 'a Python list' in the other: returns the pair of 'Python'."""
+    for mover, other in ((one, two), (two, one)):
+        for x, y, i, j in ((a, b, 0, 1), (b, a, 1, 0)):
+            here, there = mover[i], mover[j]
+            head = here + 1  # the word that it stands before
+            if (
+                head < len(x)
+                and x[head].phrase == x[here].phrase
+                and not x[head].join
+                and y[there].preposition in _OF
+                and x[here].preposition != y[there].preposition
+                and other[j] < there
+                and here < other[i]
+                and (x[head].word == y[other[j]].word or y[there].preposition == "in")
+                and any(item.word == x[head].word for item in y[:there])
+                and not _numeric(x[here], x[head])
+            ):
+                return mover
+    return None
+
+
+def _adverb(asked: Parsed, stored: Parsed, *items: Item) -> bool:
+    """'quickly learn X', 'learn X quickly', where nothing makes the place of the word matter."""
+    if not any(item.surface in ADVERBS or item.surface.endswith("ly") for item in items):
+        return False
+    return not any(
+        item.join or item.negated or item.pause or item.word in SCOPE or item.surface == "only"
+        for parsed in (asked, stored)
+        for item in parsed.items
+    )

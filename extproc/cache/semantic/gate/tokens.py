@@ -1,0 +1,188 @@
+"""From a text to small words. Whatever is not plainly a word or a number (code, paths, symbols) is kept
+as it is written and compared letter by letter. It must never drop a character that could carry meaning.
+
+The words are English in small letters; "#5" is a number, ";" a comma, "|" the end of a sentence, and
+"§0" the first of the literals.
+"""
+
+import re
+import unicodedata
+from typing import NamedTuple
+
+from extproc.cache.semantic.gate.lexicon import UNITS_AFTER_NUMBER
+
+
+class Tokens(NamedTuple):
+    words: list[str]
+    literals: list[str]
+    payloads: tuple[str, ...]
+    capitals: dict[str, str]  # word -> "c" or "l", as seen within a sentence
+    lower: bool
+
+
+QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
+QUOTED = re.compile(r'"([^"]+)"' + r"|(?<![\w'(\[=])'([^'\s](?:[^']|'(?=\w))*)'(?!\w)")
+AFTER_COLON = re.compile(r"(?<=\w):\s+(\S.*)$")
+GREETING = re.compile(r"^(hi|hello|hey|question|quick question|just wondering|dear)\b", re.I)
+COMPARED = re.compile(r"^[^:]{1,60}\b(vs\.?|versus|or)\b[^:]{1,60}:\s+wh", re.I)
+GLOSS = re.compile(r"\b([A-Z]{2,6}) \(([A-Za-z]+(?: [A-Za-z]+){1,6})\)")
+
+WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*'?")
+CAMEL = re.compile(r"(?!(?:i|e|mac)[A-Z])[a-z]+[A-Z]")
+DOTTED = re.compile(r"(?:[A-Za-z]\.){1,4}[A-Za-z]")
+ABBREVIATED = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]|mrs?|ms|dr|st|vs|e\.g|i\.e|prof", re.I)
+NUMBER = re.compile(r"([$£€₹¥]?)v?(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)([a-zA-Z°%€£/]{0,5})")
+ISO_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
+EDGES = re.compile(r"([(\[]*)(.*?)([)\]]*)([.,!?;:…]*)([)\]]*)", re.S)
+CURRENCY = {"$": "usd", "£": "gbp", "€": "eur", "₹": "inr", "¥": "jpy"}
+ROMAN = {"II": "2", "III": "3", "IV": "4", "VI": "6", "VII": "7", "VIII": "8", "IX": "9", "XI": "11"}
+ORDINAL_ENDS = {"st", "nd", "rd", "th"}
+MEGABITS = {"Mb", "Gb", "Kb", "Tb"}  # bits where MB is bytes
+
+NOT_NAMES = frozenset(
+    "a am an and are as at be been but by can did do does for from had has have he her him his how if"
+    " in is it its may me my no not of on or our she so than that the their them there they this to up"
+    " was we were what when where which who why will with you your".split()
+)
+CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "d": "would", "m": "am"}
+IS_BEHIND = frozenset("what who where how that it there when why here he she which".split())
+IRREGULAR_NOT = {"can't": "can not", "won't": "will not", "shan't": "shall not", "cannot": "can not"}
+
+
+def tokenise(text: str) -> Tokens:
+    text = unicodedata.normalize("NFKC", text).translate(QUOTES).strip()
+    payloads: list[str] = []
+
+    def keep(match: re.Match[str]) -> str:
+        payloads.append(" ".join((match[1] or match[2]).split()))
+        return f" \ue000{len(payloads) - 1} "
+
+    first_line, _, more = text.partition("\n")
+    text = QUOTED.sub(keep, first_line)
+    text = GLOSS.sub(_gloss, text)
+    tail = AFTER_COLON.search(text)
+    if tail and not GREETING.match(text) and not COMPARED.match(text):
+        # A payload may hold quotes itself: all of it is verbatim, in its order.
+        payloads.append(" ".join(tail[1].split()).rstrip(" ."))
+        text = text[: tail.start()]
+    if more.strip():
+        payloads.append(more.strip())
+    return _Reader(text, payloads).read()
+
+
+def _gloss(match: re.Match[str]) -> str:
+    """'NLP (natural language processing)' says its expansion twice."""
+    initials = "".join(word[0] for word in match[2].split()).upper()
+    return match[2] if initials == match[1] else match[0]
+
+
+class _Reader:
+    def __init__(self, text: str, payloads: list[str]) -> None:
+        self.chunks = text.split()
+        self.payloads = payloads
+        self.words: list[str] = []
+        self.literals: list[str] = []
+        self.capitals: dict[str, str] = {}
+        self.lower = not any(c.isupper() for c in text if c != "I")
+
+    def read(self) -> Tokens:
+        last = len(self.chunks) - 1
+        for position, chunk in enumerate(self.chunks):
+            opening, core, closing, marks, closing2 = EDGES.fullmatch(chunk).groups()  # type: ignore[union-attr]
+            if not core:
+                self._bare_marks(chunk, position == last)
+                continue
+            if ("(" in core or "[" in core) or (marks[:1] == "!" and core.isdigit()):
+                core, opening, closing = chunk.rstrip(".,?;:") or chunk, "", ""
+            if opening:
+                self.words.append(";")
+            self._core(core)
+            if closing or closing2:
+                self.words.append(";")
+            if marks and position != last and not (marks == "." and ABBREVIATED.fullmatch(core)):
+                self.words.append("|" if set(marks) & set(".!?…") else ";")
+        while self.words and self.words[-1] in ";|":
+            self.words.pop()
+        return Tokens(
+            self.words, self.literals, tuple(self.payloads), self.capitals, self.lower
+        )
+
+    def _bare_marks(self, chunk: str, last: bool) -> None:
+        if not (last and set(chunk) <= set(".!?…")):
+            self._literal(chunk)
+
+    def _literal(self, chunk: str) -> None:
+        self.words.append(f"§{len(self.literals)}")
+        self.literals.append(chunk)
+
+    def _core(self, core: str) -> None:
+        starts = not self.words or self.words[-1] == "|"
+        if core[0] == "\ue000":
+            self.words.append("§" + "q")  # which payload it is, their order says
+        elif core in ("-", "–", "—"):
+            before = self.words[-1] if self.words else ""
+            self._literal("-") if before.startswith("#") else self.words.append(";")
+        elif core == "&":
+            self.words.append("and")
+        elif DOTTED.fullmatch(core) and core.lower() not in ("e.g", "i.e"):
+            self._word(core.replace(".", "").upper(), starts)
+        elif core in ROMAN and not starts:
+            self.words.append("#" + ROMAN[core])
+        elif WORD.fullmatch(core) and not CAMEL.match(core):
+            self._word(core, starts)
+        else:
+            self._number_or_literal(core)
+
+    def _word(self, written: str, starts: bool) -> None:
+        word = written.lower()
+        if written.isupper() and (len(written) > 1 and word in NOT_NAMES or word == "us"):
+            self.words.append("^" + word)
+            return
+        if written == "A" and not starts:
+            self.words.append("^a")
+            return
+        if not starts and word != "i":
+            form = "c" if written[0].isupper() else "l"
+            self.capitals[word] = form if self.capitals.get(word, form) == form else ""
+        self.words.extend(_contraction(word))
+
+    def _number_or_literal(self, core: str) -> None:
+        match = NUMBER.fullmatch(core)
+        if date := ISO_DATE.fullmatch(core):
+            self.words.append(f"#d{int(date[1])}-{int(date[2])}-{int(date[3])}")
+        elif core.lower() in UNITS_AFTER_NUMBER:
+            self.words.append(UNITS_AFTER_NUMBER[core.lower()])
+        elif match is None or match[3] in MEGABITS:
+            self._literal(core)
+        else:
+            currency, digits, end = match.groups()
+            number = digits.replace(",", "")
+            after = {"%": "percent", "€": "eur", "£": "gbp"}.get(end) or UNITS_AFTER_NUMBER.get(
+                end.lower()
+            )
+            if end.lower() in ORDINAL_ENDS and not currency:
+                self.words.append("#o" + number)
+            elif end and not after and end.lower() not in ("am", "pm"):
+                self._literal(core)
+            else:
+                self.words.append("#" + number)
+                self.words.extend(filter(None, (CURRENCY.get(currency), after)))
+                self.words.extend([end.lower() + "-time"] if end and not after else [])
+
+
+def _contraction(word: str) -> list[str]:
+    if word in IRREGULAR_NOT:
+        return IRREGULAR_NOT[word].split()
+    if word.endswith("n't"):
+        return [word[:-3], "n't"]
+    if word.endswith("s'"):
+        return [word[:-1], "'s"]
+    head, mark, end = word.rpartition("'")
+    if mark and end == "s":
+        return [head, "is" if head in IS_BEHIND else "'s"]
+    if mark and end in CONTRACTED:
+        return [head, CONTRACTED[end]]
+    if "-" in word:
+        parts = word.split("-")
+        return ["without", parts[0]] if len(parts) == 2 and parts[1] == "free" else parts
+    return [word.rstrip("'")]

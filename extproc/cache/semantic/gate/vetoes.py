@@ -1,0 +1,120 @@
+"""Facts that must be equal before any word is looked at: class, numbers, payloads, negation, tense, modality.
+
+Each veto is a function of the two sides that returns a sentence, or None. None of them ever says yes.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from extproc.cache.semantic.gate.parsed import Item, Parsed
+
+Veto = Callable[[Parsed, Parsed], str | None]
+
+_NAMES = {
+    "howto": "how to do something",
+    "yn": "yes or no",
+    "do": "a task",
+    "rec": "a recommendation",
+    "list": "a list",
+    "diff": "a difference",
+    "mean": "a meaning",
+    "for": "a purpose",
+    "far": "a distance",
+    "standfor": "what letters stand for",
+}
+# A class that asks nothing else than another, as long as the condition holds for both.
+_KIN = {
+    frozenset(("what", "mean")): lambda p: len(p.items) == 1 and p.items[0].determiner != "the",
+    frozenset(("what", "list")): lambda p: p.items[0].determiner == "the",
+    frozenset(("when", "when-year")): lambda p: True,
+    frozenset(("when", "when-time")): lambda p: True,
+    frozenset(("when", "when-date")): lambda p: True,
+}
+_GENERIC_PERSONS = frozenset(("i", "you", "we", "one"))
+
+
+def first_veto(asked: Parsed, stored: Parsed) -> str | None:
+    return next((why for veto in VETOES if (why := veto(asked, stored))), None)
+
+
+def _differ(what: str, one: Iterable[str], other: Iterable[str]) -> str | None:
+    a, b = Counter(one), Counter(other)
+    if a == b:
+        return None
+    left, right = sorted((a - b).elements()), sorted((b - a).elements())
+    return f"the {what} differ: {', '.join(left) or 'none'} and {', '.join(right) or 'none'}"
+
+
+def question_class(asked: Parsed, stored: Parsed) -> str | None:
+    if asked.question == stored.question:
+        return None
+    condition = _KIN.get(frozenset((asked.question, stored.question)))
+    if condition and condition(asked) and condition(stored):
+        return None
+    one, other = (_NAMES.get(q, f"'{q}'") for q in (asked.question, stored.question))
+    return f"one asks for {one}, the other for {other}"
+
+
+def payloads(asked: Parsed, stored: Parsed) -> str | None:
+    if asked.payloads == stored.payloads:
+        return None
+    return "what they quote differs, and quoted text must be equal to the letter"
+
+
+def numbers(asked: Parsed, stored: Parsed) -> str | None:
+    return _differ("numbers", _starting("#", asked), _starting("#", stored))
+
+
+def _starting(mark: str, parsed: Parsed) -> list[str]:
+    return [item.word[1:] for item in parsed.items if item.word[0] == mark]
+
+
+def literals(asked: Parsed, stored: Parsed) -> str | None:
+    return _differ("symbols or code", _starting("=", asked), _starting("=", stored))
+
+
+def tense(asked: Parsed, stored: Parsed) -> str | None:
+    if asked.tense != stored.tense or asked.perfect != stored.perfect:
+        one, other = (
+            p.tense or ("perfect" if p.perfect else "present") for p in (asked, stored)
+        )
+        return f"the tenses differ: {one} and {other}"
+    return None
+
+
+def modality(asked: Parsed, stored: Parsed) -> str | None:
+    return _differ("modal verbs", asked.modals, stored.modals)
+
+
+def person(asked: Parsed, stored: Parsed) -> str | None:
+    one, other = asked.person, stored.person
+    if one == other or "" in (one, other):
+        return None
+    if asked.modals and asked.question != "yn" and {one, other} <= _GENERIC_PERSONS:
+        return None
+    return f"one asks about '{one}', the other about '{other}'"
+
+
+def negation(asked: Parsed, stored: Parsed) -> str | None:
+    one, other = (sum(item.negated for item in p.items) for p in (asked, stored))
+    if one == other:
+        return None
+    return f"one says 'not' {_times(one)}, the other {_times(other)}"
+
+
+def _times(count: int) -> str:
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
+def joins(asked: Parsed, stored: Parsed) -> str | None:
+    return _differ("words 'or' and 'vs'", _ors(asked.items), _ors(stored.items))
+
+
+def _ors(items: Iterable[Item]) -> list[str]:
+    return [item.join for item in items if item.join not in ("", "and")]
+
+
+VETOES: tuple[Veto, ...] = (
+    payloads, numbers, literals, question_class, negation, modality, tense, person, joins,
+)  # fmt: skip
+
