@@ -13,7 +13,7 @@ A = TypeVar("A")
 class Flight(Generic[K, A]):
     """What the first request owns. `end` is the one place where it is over, whatever ended it."""
 
-    __slots__ = ("_flights", "_key", "_landed", "followers", "ended")
+    __slots__ = ("_flights", "_key", "_landed", "ended", "followers")
 
     def __init__(self, flights: "Flights[K, A]", key: K) -> None:
         self._flights = flights
