@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Hit, scope_of
+from extproc.cache import Fill, Flight, Hit, scope_of
 from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
@@ -27,6 +27,7 @@ _NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
 _NO_QUEUE = '0.0;desc="position 0"'
 _AFTER_THE_CUT_S = 1.0
+_FOLLOWING_SHARE = 0.5
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -71,7 +72,7 @@ class Exchange:
         "_partial",
         "_payer",
         "_policy",
-        "_queued_s",
+        "_waited_s",
         "_request",
         "_request_id",
         "_stream",
@@ -95,7 +96,7 @@ class Exchange:
         self._payer = ""
         """The tenant itself, not its label: tenants without a policy of their own share that."""
         self._class_index = 0
-        self._queued_s = 0.0
+        self._waited_s = 0.0
         self._lease: Lease | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._request_id = ""
@@ -132,6 +133,8 @@ class Exchange:
             self._answer.end()
         if self._lease is not None:
             self._lease.end()
+        if self._fill is not None:
+            self._fill.give_up()  # who follows goes on
         self._gateway.metrics.decisions[self._decision, self._tenant.label] += 1
         facts = self._facts
         facts["request_id"] = self._request_id
@@ -174,13 +177,16 @@ class Exchange:
         tiers, degraded = await self._take_slot(request, route, stale, len(body))
         lease = self._lease
         assert lease is not None
+        self._facts["queue_ms"] = round(self._waited_s * 1000, 1)
 
         most_tokens = None
         shorter = self._config.admission.shorter_tokens
         if may_shorten and lease.position and request.may_have_more_than(shorter):
             most_tokens = max(shorter, request.min_tokens)  # it had to queue
             degraded = "smaller+shorter" if degraded else "shorter"
-            self._fill = None
+            if self._fill is not None:
+                self._fill.give_up()
+                self._fill = None
         # Without the usage the server counts no tokens for us; Envoy hides the extra chunk.
         new_body, model_span = openai.with_changes(body, request, most_tokens=most_tokens)
         first, reason = tiers[0], route.reason
@@ -208,7 +214,7 @@ class Exchange:
                 uncounted=self._policy.uncounted,
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
-                    ("queue", _queue(self._queued_s, lease.position)),
+                    ("queue", _queue(self._waited_s, lease.position)),
                     ("bill", self._bill(headers, route, request, most_tokens)),
                     (
                         "model_span",
@@ -281,7 +287,7 @@ class Exchange:
             if limiters[pool].has_room:
                 return
         ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=self._class_index)
-        helps = self._policy.cache is not None
+        helps = self._policy.caches is not None
         mine = [limiters[pool] for pool in self._tenant.pools]
         if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in mine):
             for limiter in mine:
@@ -324,12 +330,14 @@ class Exchange:
     ) -> Hit | None:
         """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
         that has expired, for the case that the request would be shed."""
-        cache, caching = self._policy.cache, self._tenant.caching
-        if cache is None or caching is None:
+        caches, caching = self._policy.caches, self._tenant.caching
+        if caches is None or caching is None:
             return None
         user = headers.values.get(self._config.user_header, "")
-        found = await cache.look_up(
+        alike = caching.alike and scope_of(caching.alike, self._payer, user)
+        found = await caches.look_up(
             scope=scope_of(caching.scope, self._payer, user),
+            alike_scope=alike or None,
             wanted=caching.wanted,
             pool=route.wanted,
             model=self._config.pools[route.wanted].model,
@@ -337,26 +345,44 @@ class Exchange:
             body=body,
             cache_control=headers.values.get("cache-control", ""),
         )
-        self._facts["cache"], self._cache_status, self._fill = (
-            found.result,
-            found.status,
-            found.fill,
+        self._fill, self._cache_status = found.fill, found.status
+        result, hit, lever = found.result, found.hit, "exact_hit"
+        if found.under_way is not None:
+            answer = await self._follow(found.under_way)
+            if answer is not None:
+                result, hit = "collapsed", Hit(answer, 0.0, 0.0)
+                self._cache_status += "; collapsed"
+            elif self._fill is not None:
+                caches.lead(self._fill)
+        if found.looked is not None:
+            self._facts["semantic"] = found.looked.outcome
+            self._gateway.metrics.semantic[found.looked.outcome, self._tenant.label] += 1
+        self._facts["cache"] = result
+        self._gateway.metrics.cache[result, self._tenant.label] += 1
+        if hit is None:
+            return found.stale
+        if result == "semantic_hit":
+            lever = "semantic_hit"
+        self._gateway.ledger.hit(
+            self._config,
+            lever,
+            pool=route.wanted,
+            tenant=self._tenant.label,
+            batch=CLASSES[self._class_index] == "batch",
+            prompt=hit.answer.prompt_tokens,
+            completion=hit.answer.completion_tokens,
         )
-        self._gateway.metrics.cache[found.result, self._tenant.label] += 1
-        if found.hit is not None:
-            answer = found.hit.answer
-            self._gateway.ledger.hit(
-                self._config,
-                pool=route.wanted,
-                tenant=self._tenant.label,
-                batch=CLASSES[self._class_index] == "batch",
-                prompt=answer.prompt_tokens,
-                completion=answer.completion_tokens,
-            )
-            raise self._replay(found.hit, request, "cache; reason=exact")
-        return found.stale
+        reason = "semantic" if lever == "semantic_hit" else "exact"
+        raise self._replay(hit, request, self._cache_status, f"cache; reason={reason}")
 
-    def _replay(self, hit: Hit, request: openai.Request, route: str) -> Answered:
+    async def _follow(self, other: Flight[bytes, openai.Answer]) -> openai.Answer | None:
+        """The answer to the same request, which another exchange is waiting for; None: it failed,
+        or takes too long. Of the time that a request may wait half is kept for the queue."""
+        landed = asyncio.shield(other.landed)
+        await self._wait_for(landed, self._config.admission.max_wait * _FOLLOWING_SHARE)
+        return landed.result() if landed.done() else None
+
+    def _replay(self, hit: Hit, request: openai.Request, status: str, route: str) -> Answered:
         """A cached answer in the shape that the client asked for, with an id of its own."""
         created = int(time.time())
         if request.stream:
@@ -367,7 +393,7 @@ class Exchange:
             body = hit.answer.as_json(self._request_id, created)
         headers = (
             ("age", str(int(hit.age_s))),
-            ("cache-status", hit.status),
+            ("cache-status", status),
             ("x-forebay-route", route),
         )
         return Answered("cache_hit", 200, body, headers, content_type)
@@ -400,7 +426,9 @@ class Exchange:
         for way in self._config.admission.on_overload:
             if way == "cached" and stale is not None:
                 self._gateway.metrics.degraded["cache", "stale"] += 1
-                raise self._replay(stale, request, "cache; reason=exact; degraded=stale")
+                raise self._replay(
+                    stale, request, stale.status, "cache; reason=exact; degraded=stale"
+                )
             if way == "smaller" and route.smaller:
                 with suppress(Shed):
                     await self._enter(limiters[route.smaller[0]], ask, route.smaller[0])
@@ -411,32 +439,36 @@ class Exchange:
         """Raises Shed also when a place in the queue was lost to another request."""
         lease = self._lease = limiter.enter(ask)
         if lease.state == "holding":
-            self._facts["queue_ms"] = 0.0
             self._gateway.metrics.queue_wait[pool].observe(0.0)
             return
-        began = self._loop.time()
-        limit_s = min(self._config.admission.max_wait - self._queued_s, self._deadline - began)
-        next_message = self._stream.receiving()
-        await asyncio.wait(
-            (lease.settled, next_message), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        waited_s = self._loop.time() - began
-        self._queued_s += waited_s
-        self._facts["queue_ms"] = round(self._queued_s * 1000, 1)
-        if next_message.done():  # nothing of Envoy's is due now but the end
-            raise _Gone
+        waited_s = await self._wait_for(lease.settled, self._config.admission.max_wait)
         if lease.has_ended:
             raise Shed
         if not lease.settled.done():
             raise self._timed_out(limiter, lease)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
+    async def _wait_for(self, what: "asyncio.Future[Any]", all_waits_s: float) -> float:
+        """Until it is done, or the request has waited for `all_waits_s` in all or its deadline has
+        come. How long that was; raises _Gone where the client left."""
+        began = self._loop.time()
+        limit_s = min(all_waits_s - self._waited_s, self._deadline - began)
+        next_message = self._stream.receiving()
+        await asyncio.wait(
+            (what, next_message), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        waited_s = self._loop.time() - began
+        self._waited_s += waited_s
+        if next_message.done():  # nothing of Envoy's is due now but the end
+            raise _Gone
+        return waited_s
+
     def _overloaded(self, limiter: Limiter) -> Answered:
         return try_later("overloaded", "The gateway sheds load.", self._retry_after_s(limiter))
 
     def _timed_out(self, limiter: Limiter, lease: Lease) -> Answered:
         message = "No slot became free in time."
-        timing = ("server-timing", f"queue;dur={_queue(self._queued_s, lease.position)}")
+        timing = ("server-timing", f"queue;dur={_queue(self._waited_s, lease.position)}")
         return try_later("queue_timeout", message, self._retry_after_s(limiter), (timing,))
 
     def _retry_after_s(self, limiter: Limiter) -> int:

@@ -12,14 +12,14 @@ from extproc.accounting import Account
 from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks, needed_s
 from extproc.backends import Backends, Servers
-from extproc.cache import ExactCache
+from extproc.cache import Caches
 from extproc.config import Config, Expiry, PoolConfig
 from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.routing import Router
-from extproc.stores import changed_cache, make_cache
+from extproc.stores import changed_caches, make_caches
 from extproc.tenants import Tenants
 
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Policy:
     tenants: Tenants
     router: Router
     limiters: Mapping[str, Limiter]
-    cache: ExactCache | None
+    caches: Caches | None
     guards: bool
     """Streams of some pool are ended by us at their deadline."""
     sees_answers: bool
@@ -101,13 +101,13 @@ class Gateway:
         self._suspicion = Suspicion(self.backends.suspect)
         self._inherits_until = 0.0
         self._log_is_other = False  # than what this version reads, and that was said
-        self.policy = self._made(config, make_cache(config.cache, self._clock))
+        self.policy = self._made(config, make_caches(config.cache, self._clock))
         self.ledger = Ledger(time.time())
         self.metrics = Metrics(
             lambda: self.policy.limiters,
             self.is_up,
             self.servers,
-            lambda: self.policy.cache,
+            lambda: self.policy.caches,
             self.ledger,
         )
 
@@ -148,19 +148,19 @@ class Gateway:
         """Go on with another config. Slots in use and cached answers stay."""
         old = self.policy
         # First: it may refuse.
-        cache = changed_cache(old.cache, old.config.cache, config.cache, self._clock)
+        caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
-        self.policy = self._made(config, cache)
+        self.policy = self._made(config, caches)
         self._replicas_changed()
-        if old.cache is not None and old.cache is not cache:
-            await old.cache.store.close()
+        if old.caches is not None and old.caches is not caches:
+            await old.caches.close()
 
     async def close(self) -> None:
         await self.backends.close()
-        if self.policy.cache is not None:
-            await self.policy.cache.store.close()
+        if self.policy.caches is not None:
+            await self.policy.caches.close()
 
-    def _made(self, config: Config, cache: ExactCache | None) -> Policy:
+    def _made(self, config: Config, caches: Caches | None) -> Policy:
         limiters = {
             name: self._limiter(config, name, self._limiters.get(name)) for name in config.pools
         }
@@ -172,9 +172,9 @@ class Gateway:
             Tenants(config),
             Router(config.pools, config.routing),
             limiters,
-            cache,
+            caches,
             guards=guards,
-            sees_answers=cache is not None or guards,
+            sees_answers=caches is not None or guards,
             may_shorten="shorter" in config.admission.on_overload,
             uncounted=_uncounted(config),
         )

@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from extproc.admission import CLASSES, Limiter
 from extproc.backends import Servers
-from extproc.cache import ExactCache, Stats
+from extproc.cache import Caches, Stats
 from extproc.costs import Ledger
 from extproc.logs import dropped_lines
 
@@ -31,7 +31,7 @@ class Metrics:
         limiters: Callable[[], Mapping[str, Limiter]],
         is_up: Callable[[str], bool],
         servers: Callable[[str], Servers],
-        cache: Callable[[], ExactCache | None],
+        cache: Callable[[], Caches | None],
         ledger: Ledger,
     ) -> None:
         self.registry = CollectorRegistry()
@@ -49,8 +49,15 @@ class Metrics:
         )
         self.cache = self._counter(
             "forebay_cache_requests",
-            "Requests by what the exact cache did: hit, miss, or bypass (not cacheable).",
+            "Requests by what the caches did: hit, semantic_hit, collapsed (the answer to the same "
+            "request, which was under way), miss, or bypass (not cacheable).",
             ["result", "tenant"],
+        )
+        self.semantic = self._counter(
+            "forebay_semantic_lookups",
+            "Look-ups in the semantic cache by what came of it; checked: a hit that the model "
+            "answered, to compare.",
+            ["outcome", "tenant"],
         )
         self.cache_stored = self._counter(
             "forebay_cache_stored", "Answers stored in the exact cache.", ["tenant"]
@@ -240,7 +247,7 @@ class _Now(Collector):
         limiters: Callable[[], Mapping[str, Limiter]],
         is_up: Callable[[str], bool],
         servers: Callable[[str], Servers],
-        cache: Callable[[], ExactCache | None],
+        cache: Callable[[], Caches | None],
     ) -> None:
         self._limiters = limiters
         self._is_up = is_up
@@ -335,8 +342,8 @@ class _Now(Collector):
             "Log lines dropped since the log's reader stalled.",
             value=dropped_lines(),
         )
-        if cache := self._cache():
-            yield from _cache_metrics(cache.store.stats())
+        if caches := self._cache():
+            yield from _cache_metrics(caches.exact.store.stats())
 
 
 def _cache_metrics(stats: Stats) -> Iterator[Metric]:

@@ -1,58 +1,148 @@
-"""From the policy to the caches it describes. Redis' client is loaded only where it is used."""
+"""From the policy to the caches it describes. Redis' client, and what the semantic cache needs, are
+loaded only where they are used."""
 
+import os
+import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from extproc.cache import ExactCache, Secret, Store, Times
+from extproc.cache import Caches, ExactCache, Secret, Times
 from extproc.cache.memory import MemoryStore
-from extproc.config import CacheConfig, ExactCacheConfig, RedisConfig, credentials
+from extproc.config import (
+    CacheConfig,
+    ConfigError,
+    EmbedderConfig,
+    ExactCacheConfig,
+    RedisConfig,
+    SemanticCacheConfig,
+    credentials,
+)
+
+if TYPE_CHECKING:
+    from extproc.cache.partitions import Partitions
+    from extproc.cache.redis_link import Link
+    from extproc.cache.semantic.cache import SemanticCache
+    from extproc.embedders import Embedder
+
+EMBEDDER_KEY = "FOREBAY_EMBEDDER_KEY"
+
+_Clock = Callable[[], float]
 
 
-def make_cache(config: CacheConfig, clock: Callable[[], float]) -> ExactCache | None:
+def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
     """None: off. Reads the secrets; ConfigError if they do not do. Within a running event loop."""
     if config.exact is None:
         return None
     read = credentials(config)
     secret, redis = Secret(read.secret), config.store.redis
-    store: Store
     if redis is None:
         store = MemoryStore(config.exact.max_bytes, clock)
-    else:
-        store = _redis_store(redis, secret, read.redis_password)
-    return ExactCache(store, secret, _times(config.exact))
+        exact = ExactCache(store, secret, _times(config.exact))
+        if config.semantic is None:
+            return Caches(exact)
+        from extproc.cache.partitions import MemoryPartitions
+
+        alike = config.semantic
+        partitions = MemoryPartitions(alike.max_entries, alike.max_bytes, clock)
+        store.dropped = partitions.drop
+        return Caches(exact, _semantic(alike, secret, partitions, clock))
+
+    from extproc.cache.redis_store import RedisStore
+
+    link = _link(redis, read.redis_password)
+    exact = ExactCache(RedisStore(link, secret), secret, _times(config.exact))
+    if config.semantic is None:
+        return Caches(exact)
+    from extproc.cache.partitions import MemoryPartitions
+    from extproc.cache.redis_partitions import RedisPartitions
+
+    alike = config.semantic
+    copies = MemoryPartitions(alike.max_entries, alike.max_bytes, time.time)
+    shared = RedisPartitions(link, secret, copies)
+    return Caches(exact, _semantic(alike, secret, shared, time.time))
 
 
-def changed_cache(
-    cache: ExactCache | None, old: CacheConfig, new: CacheConfig, clock: Callable[[], float]
-) -> ExactCache | None:
-    """The same one with other numbers, or where its place or its secret is another, a new one:
-    then the old one's store has to be closed."""
-    if cache is None or new.exact is None:
-        return make_cache(new, clock)
-    if (old.store, old.secret_file) != (new.store, new.secret_file):
-        return make_cache(new, clock)
-    cache.times = _times(new.exact)
-    if isinstance(cache.store, MemoryStore):
-        cache.store.configure(new.exact.max_bytes)
-    return cache
+def changed_caches(
+    caches: Caches | None, old: CacheConfig, new: CacheConfig, clock: _Clock
+) -> Caches | None:
+    """The same ones with other numbers, or where their place, their secret or what is compared is
+    another, new ones: then the old ones have to be closed."""
+    if caches is None or new.exact is None:
+        return make_caches(new, clock)
+    if (old.store, old.secret_file, old.semantic) != (new.store, new.secret_file, new.semantic):
+        return make_caches(new, clock)
+    caches.exact.times = _times(new.exact)
+    if isinstance(caches.exact.store, MemoryStore):
+        caches.exact.store.configure(new.exact.max_bytes)
+    return caches
 
 
 def _times(exact: ExactCacheConfig) -> Times:
     return Times(exact.ttl, exact.stale, exact.ttl_jitter)
 
 
-def _redis_store(redis: RedisConfig, secret: Secret, password: str | None) -> Store:
-    from extproc.cache.redis_link import Link, Settings
-    from extproc.cache.redis_store import RedisStore
-
-    settings = Settings(
-        url=redis.url,
-        username=redis.username,
-        password=password,
-        ca_file=redis.ca_file,
-        cert_file=redis.cert_file,
-        key_file=redis.key_file,
-        cluster=redis.cluster,
-        connections=redis.connections,
-        time_limit_s=redis.time_limit,
+def _semantic(
+    config: SemanticCacheConfig, secret: Secret, partitions: "Partitions", clock: _Clock
+) -> "SemanticCache":
+    try:
+        from extproc.cache.semantic.budget import Budget
+        from extproc.cache.semantic.cache import SemanticCache
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"forebay.cache.semantic: the package {error.name} is missing: "
+            "pip install 'forebay[semantic]'"
+        ) from error
+    embedder = _embedder(config.embedder)
+    embedder.start()
+    return SemanticCache(
+        secret,
+        embedder,
+        partitions,
+        Budget(config.false_hit_budget, config.check_share),
+        similarity=config.similarity,
+        ttl_s=config.ttl,
+        clock=clock,
     )
-    return RedisStore(Link(settings), secret)
+
+
+def _embedder(config: EmbedderConfig) -> "Embedder":
+    from extproc.embedders.credential import Credential
+    from extproc.embedders.onnx import ModelFiles, OnnxEmbedder
+    from extproc.embedders.openai_endpoint import OpenAIEmbedder
+
+    try:
+        if config.url is None or config.model is None:
+            files = ModelFiles.of_folder(config.folder) if config.folder else ModelFiles.minilm()
+            return OnnxEmbedder(files, time_limit_s=config.time_limit, most_waiting=config.at_once)
+        credential = None
+        if config.key_file:
+            credential = Credential.from_file(config.key_file)
+        elif EMBEDDER_KEY in os.environ:
+            credential = Credential.from_environment(EMBEDDER_KEY)
+    except ValueError as error:
+        raise ConfigError(f"forebay.cache.semantic.embedder: {error}") from error
+    return OpenAIEmbedder(
+        config.url,
+        config.model,
+        credential=credential,
+        time_limit_s=config.time_limit,
+        most_in_flight=config.at_once,
+    )
+
+
+def _link(redis: RedisConfig, password: str | None) -> "Link":
+    from extproc.cache.redis_link import Link, Settings
+
+    return Link(
+        Settings(
+            url=redis.url,
+            username=redis.username,
+            password=password,
+            ca_file=redis.ca_file,
+            cert_file=redis.cert_file,
+            key_file=redis.key_file,
+            cluster=redis.cluster,
+            connections=redis.connections,
+            time_limit_s=redis.time_limit,
+        )
+    )

@@ -6,7 +6,7 @@ The tenant's name comes from one header, set by a trusted filter in front of us.
 from typing import NamedTuple
 
 from extproc.admission import CLASSES
-from extproc.config import CacheScope, CacheWanted, Config, ExactCacheConfig, TenantConfig
+from extproc.config import CacheConfig, CacheScope, CacheWanted, Config, TenantConfig
 
 
 class Caching(NamedTuple):
@@ -14,6 +14,8 @@ class Caching(NamedTuple):
 
     scope: CacheScope
     wanted: CacheWanted
+    alike: CacheScope | None = None
+    """Within whom its questions are compared; None: they are not."""
 
 
 class Tenant(NamedTuple):
@@ -39,11 +41,11 @@ class Tenants:
     def __init__(self, config: Config) -> None:
         every_pool = tuple(config.pools)
         self._named = {
-            name: _tenant(name, policy, every_pool, config.cache.exact)
+            name: _tenant(name, policy, every_pool, config.cache)
             for name, policy in config.tenants.items()
         }
         default = config.tenants.get("default", TenantConfig())
-        self._default = _tenant("default", default, every_pool, config.cache.exact)
+        self._default = _tenant("default", default, every_pool, config.cache)
         self._takes_unknown = config.unknown_tenant == "default"
 
     def resolve(self, header_value: str | None) -> Tenant:
@@ -60,10 +62,11 @@ class Tenants:
 
 
 def _tenant(
-    name: str, policy: TenantConfig, every_pool: tuple[str, ...], exact: ExactCacheConfig | None
+    name: str, policy: TenantConfig, every_pool: tuple[str, ...], cache: CacheConfig
 ) -> Tenant:
     class_index = CLASSES.index(policy.request_class)
-    own, caching = policy.cache, None
+    own, exact, caching = policy.cache, cache.exact, None
     if exact is not None and own.exact:
-        caching = Caching(own.scope or exact.scope, own.store or exact.store)
+        alike = cache.semantic.scope if cache.semantic and own.semantic else None
+        caching = Caching(own.scope or exact.scope, own.store or exact.store, alike)
     return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching)

@@ -5,11 +5,15 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from extproc.cache.flight import Flight
 from extproc.cache.key import Secret, exact_key
 from extproc.cache.request_policy import CachePolicy, Wanted, cache_policy
 from extproc.cache.scope import Scope
 from extproc.cache.store import Entry, Found, Store
-from extproc.openai import Answer, AnswerReader, Request
+from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
+
+
+BYPASS = "forebay; fwd=bypass"
 
 
 class Hit(NamedTuple):
@@ -43,14 +47,18 @@ class Place(NamedTuple):
 
 
 class Fill:
-    """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s."""
+    """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s. Others
+    may wait for it, once it leads; `give_up` tells them that none will come of it."""
 
     def __init__(
         self, place: Place, pool: str, ttl_s: float, stale_s: float, reader: AnswerReader
     ) -> None:
         self.place = place
+        self.ttl_s = ttl_s
+        self.flight: Flight[bytes, Answer] | None = None
+        self.stored: Callable[[Answer | UnreadAnswer], None] | None = None
+        """Told of the answer when it is."""
         self._pool = pool
-        self._ttl_s = ttl_s
         self._stale_s = stale_s
         self._reader = reader
 
@@ -71,9 +79,22 @@ class Fill:
         """After the last piece: whether the answer was taken by the store."""
         answer = self._reader.end()
         if answer is None:
+            self.give_up()
             return False
+        if self.flight is not None and self.flight.is_awaited and isinstance(answer, UnreadAnswer):
+            answer = answer.read() or answer
+        if self.flight is not None:
+            self.flight.end(answer if isinstance(answer, Answer) else None)
         store, scope, key, epoch = self.place
-        return store.put(scope, key, epoch, answer, self._ttl_s, self._stale_s)
+        stored = store.put(scope, key, epoch, answer, self.ttl_s, self._stale_s)
+        if stored and self.stored is not None:
+            self.stored(answer)
+        return stored
+
+    def give_up(self) -> None:
+        """Nothing will be stored. After `end` it does nothing."""
+        if self.flight is not None:
+            self.flight.end()
 
 
 class Lookup(NamedTuple):
@@ -82,12 +103,10 @@ class Lookup(NamedTuple):
 
     result: Literal["hit", "miss", "bypass"]
     status: str
+    policy: CachePolicy
     hit: Hit | None = None
     fill: Fill | None = None
     stale: Hit | None = None
-
-
-_BYPASS = Lookup("bypass", "forebay; fwd=bypass")
 
 
 class ExactCache:
@@ -120,20 +139,18 @@ class ExactCache:
         """`scope`: None where nobody knows whose answer it would be. `pool`: see exact_key;
         `model`: what it serves now. `body`: what `request` was parsed from. Does not suspend with
         a store in memory."""
-        if scope is None:
-            return _BYPASS
         policy = cache_policy(cache_control, request.temperature, wanted)
-        if not policy.may_store:
-            return _BYPASS
+        if scope is None or not policy.may_store:
+            return Lookup("bypass", BYPASS, policy)
         of = f"{pool}={model}"
         key = exact_key(self.secret, scope, of, request.path, body, request.members)
         if key is None:
-            return _BYPASS
+            return Lookup("bypass", BYPASS, policy)
         store = self.store
         found = await store.get(scope, key)
         hit = _hit(found, policy)
         if hit is not None and hit.ttl_s > 0:
-            return Lookup("hit", hit.status, hit=hit)
+            return Lookup("hit", hit.status, policy, hit=hit)
         times = self.times
         fill = Fill(
             Place(store, scope, key, found.epoch),
@@ -143,7 +160,7 @@ class ExactCache:
             AnswerReader(request.path, streamed=request.stream, choices=request.sequences),
         )
         reason = "uri-miss" if policy.may_read else "request"
-        return Lookup("miss", f"forebay; fwd={reason}", fill=fill, stale=hit)
+        return Lookup("miss", f"forebay; fwd={reason}", policy, fill=fill, stale=hit)
 
     async def purge(self, tenant: str, user: str | None = None) -> None:
         """All that was stored for the tenant, its users included, or for one user of it. What is in

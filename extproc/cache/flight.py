@@ -13,24 +13,28 @@ A = TypeVar("A")
 class Flight(Generic[K, A]):
     """What the first request owns. `end` is the one place where it is over, whatever ended it."""
 
-    __slots__ = ("_flights", "_key", "_landed", "ended", "followers")
+    __slots__ = ("_ended", "_flights", "_key", "_landed")
 
     def __init__(self, flights: "Flights[K, A]", key: K) -> None:
         self._flights = flights
         self._key = key
         self._landed: asyncio.Future[A | None] | None = None
-        self.followers = 0
-        self.ended = False
+        self._ended = False
 
     def end(self, answer: A | None = None) -> None:
         """Tell all who wait; None: there is no answer for them. Any call after the first does
         nothing."""
-        if self.ended:
+        if self._ended:
             return
-        self.ended = True
+        self._ended = True
         self._flights.over(self._key)
         if self._landed is not None:
             self._landed.set_result(answer)
+
+    @property
+    def is_awaited(self) -> bool:
+        """By others than its owner."""
+        return self._landed is not None
 
     @property
     def landed(self) -> "asyncio.Future[A | None]":

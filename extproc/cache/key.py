@@ -75,10 +75,15 @@ def exact_key(
         canonical = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:  # it reads 1,024 levels and writes 254
         return None
-    exact = body if _LONG_NUMBER in body.translate(_DIGITS) else b""
+    exact = body if has_long_number(body) else b""
     hasher = secret.exact.copy()
     hasher.update(_told((scope.encode(), pool.encode(), path.encode(), canonical, exact)))
     return hasher.digest()
+
+
+def has_long_number(body: bytes) -> bool:
+    """Whether orjson may have rounded one."""
+    return _LONG_NUMBER in body.translate(_DIGITS)
 
 
 def _told(parts: tuple[bytes, ...]) -> bytes:

@@ -299,6 +299,63 @@ class ExactCacheConfig(_Block):
     """What the whole store may hold, in this processor's memory."""
 
 
+class EmbedderConfig(_Block):
+    """Whose vectors find candidates. Written as `minilm` (all-MiniLM-L6-v2, in the extra
+    `semantic`), or as a block with a folder or a url."""
+
+    folder: Path | None = None
+    """With model.onnx and tokenizer.json."""
+    url: Url | None = None
+    """http://host:port of a server that has POST /v1/embeddings."""
+    model: str | None = None
+    """As the server calls it."""
+    key_file: Path | None = None
+    """With a credential for the server. Left out: the environment's FOREBAY_EMBEDDER_KEY, or
+    none."""
+    time_limit: DurationS = 0.1
+    """How long a request waits for a vector at most; after it it is a miss."""
+    at_once: int = Field(default=8, gt=0, le=1000)
+    """Texts that may be computed or waited for; one more is a miss at once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: object) -> object:
+        if isinstance(given, str) and given != "minilm":
+            raise ValueError("write minilm, or a block: {folder: PATH} or {url: URL, model: NAME}")
+        return {} if given == "minilm" else given
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Self:
+        if self.folder and self.url:
+            raise ValueError("folder and url: name one of them")
+        if (self.url is None) != (self.model is None):
+            raise ValueError("url and model: name both or none")
+        if self.key_file and not self.url:
+            raise ValueError("key_file is for a url")
+        return self
+
+
+class SemanticCacheConfig(_Block):
+    """Questions that ask the same in other words get the same answer. Needs the extra `semantic`."""
+
+    scope: Literal["user", "tenant"] = "user"
+    """Within whom questions are compared. user: only with a user id in user_header."""
+    ttl: DurationS = 3600.0
+    """How long an answer may be given to other words; never longer than exact.ttl."""
+    similarity: float = Field(default=0.6, ge=0, le=1)
+    """How alike two questions must be (cosine) to be looked at. Whether they ask the same is never
+    decided by it: 0 looks at all, 1 at equal ones."""
+    false_hit_budget: float = Field(default=0.01, gt=0, le=0.5)
+    """The share of hits that may be wrong. Above it a tenant's questions are compared no more."""
+    check_share: float = Field(default=0.05, gt=0, le=1)
+    """The share of hits that the model answers instead, to be compared with what the cache says."""
+    embedder: EmbedderConfig = EmbedderConfig()
+    max_entries: int = Field(default=1000, gt=0, le=100_000)
+    """Questions to compare one with, at most."""
+    max_bytes: SizeBytes = 64 * 1024 * 1024
+    """What all questions may hold of this processor's memory."""
+
+
 class CacheConfig(_Block):
     store: StoreConfig = StoreConfig()
     secret_file: Path | None = None
@@ -306,6 +363,14 @@ class CacheConfig(_Block):
     for all processors that share it. Left out: the environment's FOREBAY_CACHE_SECRET. Needed with
     Redis; in memory it is drawn at each start."""
     exact: ExactCacheConfig | None = None
+    semantic: SemanticCacheConfig | None = None
+    """None: off."""
+
+    @model_validator(mode="after")
+    def _answers_are_kept_by_exact(self) -> Self:
+        if self.semantic and not self.exact:
+            raise ValueError("semantic needs exact, which keeps the answers: write exact: {}")
+        return self
 
     @model_validator(mode="after")
     def _bounded_where_it_is(self) -> Self:
@@ -321,6 +386,8 @@ class TenantCacheConfig(_Block):
     store: CacheWanted | None = None
     exact: bool = True
     """off: nothing of this tenant is stored or read."""
+    semantic: bool = True
+    """off: its questions are not compared."""
 
 
 class Expiry(NamedTuple):
@@ -405,7 +472,11 @@ class Config(_Block):
         blocks = [tenant.cache for tenant in self.tenants.values()]
         if "default" not in self.tenants and self.unknown_tenant == "default":
             blocks.append(TenantCacheConfig())
-        return {block.scope or self.cache.exact.scope for block in blocks if block.exact}
+        exact, alike = self.cache.exact, self.cache.semantic
+        found = {block.scope or exact.scope for block in blocks if block.exact}
+        if alike and any(block.exact and block.semantic for block in blocks):
+            found.add(alike.scope)
+        return found
 
     @property
     def drain_s(self) -> float:

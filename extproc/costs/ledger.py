@@ -109,13 +109,22 @@ class Ledger:
             self._save(tenant, lever, usd)
 
     def hit(
-        self, config: Config, *, pool: str, tenant: str, batch: bool, prompt: int, completion: int
+        self,
+        config: Config,
+        lever: str,
+        *,
+        pool: str,
+        tenant: str,
+        batch: bool,
+        prompt: int,
+        completion: int,
     ) -> None:
-        """One request that got a stored answer, of so many tokens, instead of one of `pool`."""
+        """One request that got a stored answer, of so many tokens, instead of one of `pool`.
+        `lever`: exact_hit or semantic_hit."""
         price = config.pools[pool].price
         if price is not None:
             factor = config.costs.batch_price if batch else 1.0
-            self._save(tenant, "exact_hit", repeated_usd(price, prompt, completion, factor))
+            self._save(tenant, lever, repeated_usd(price, prompt, completion, factor))
 
     def _save(self, tenant: str, lever: str, usd: float) -> None:
         saved = self._saved[tenant, lever]

@@ -30,6 +30,9 @@ LEVERS = {
         "the same answer once more from the pool that would have got the request, with all whole "
         "blocks of the prompt (16 tokens) in the prefix cache"
     ),
+    "semantic_hit": Lever(
+        "the same, where the stored answer was to a question that asks the same in other words"
+    ),
     "prefix_cache": Lever("cached input tokens at the price of input"),
     "output_cap": Lever(
         "an answer cut at admission.shorter_tokens goes as far beyond it as the pool's uncut ones "

@@ -35,6 +35,13 @@ class Answer:
     def size(self) -> int:
         return len(self.members)
 
+    @property
+    def text(self) -> str:
+        """What its first choice says."""
+        choice = cast("dict[str, Any]", orjson.loads(self.members))["choices"][0]
+        said = choice["message"].get("content") if self.path == CHAT else choice["text"]
+        return said or ""
+
     def as_json(self, request_id: str, created: int) -> bytes:
         """The answer to a request that does not stream; `created` in seconds since the epoch."""
         head = orjson.dumps({"id": self._id(request_id), "created": created})

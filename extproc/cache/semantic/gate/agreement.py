@@ -21,7 +21,9 @@ _GENERAL = frozenset(("howto", "yn", "why", "how", "what", "diff", "mean", "when
 def disagreement(asked: Parsed, stored: Parsed, a: Item, b: Item) -> str | None:
     """Why the words `a` of `asked` and `b` of `stored` are not used alike; their order is not looked at."""
     if a.negated != b.negated:
-        return None if a.word == b.word else f"only one of '{a.surface}' and '{b.surface}' is negated"
+        return (
+            None if a.word == b.word else f"only one of '{a.surface}' and '{b.surface}' is negated"
+        )
     if why := _capital(asked, stored, a, b) or _number(asked, stored, a, b):
         return why
     if a.past != b.past and "past" not in (asked.tense, stored.tense):

@@ -51,7 +51,12 @@ class Walk:
             self.past |= word in grammar.PAST_AUXILIARY
             self.be_at = len(self.items)
             self._new_phrase("")
-        elif word in grammar.DO and after and before not in ("to", "not") and before not in grammar.MODAL:
+        elif (
+            word in grammar.DO
+            and after
+            and before not in ("to", "not")
+            and before not in grammar.MODAL
+        ):
             self.past |= word == "did"
             self._new_phrase("")
         elif word in grammar.HAVE and self._perfect():
@@ -108,8 +113,10 @@ class Walk:
     def _add(self, word: str) -> None:
         surface = self.literals[int(word[1:])] if word[0] == "§" and word != "§q" else word
         name = "=" + surface if word[0] == "§" else meaning(word)
-        if not self.items and word in VERB_SYNONYMS or (
-            self.preposition == "to" and word in VERB_SYNONYMS
+        if (
+            not self.items
+            and word in VERB_SYNONYMS
+            or (self.preposition == "to" and word in VERB_SYNONYMS)
         ):
             name = VERB_SYNONYMS[word]
         negated = self.negated
@@ -173,7 +180,9 @@ class Walk:
         ]
 
 
-CLAUSE = frozenset("if when because that who which while unless where why how what not-only".split())
+CLAUSE = frozenset(
+    "if when because that who which while unless where why how what not-only".split()
+)
 IRREGULAR_PLURALS = frozenset("children men women mice feet teeth geese lives wives knives".split())
 
 

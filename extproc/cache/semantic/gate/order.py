@@ -6,7 +6,9 @@ from extproc.cache.semantic.gate.parsed import Item, Parsed
 
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
-_FREE = frozenset("from to into in on at with for using during before after about via through".split())
+_FREE = frozenset(
+    "from to into in on at with for using during before after about via through".split()
+)
 # "Python list": "list in Python"; "car tyre": "tyre of a car".
 _OF = frozenset("of in for on".split())
 

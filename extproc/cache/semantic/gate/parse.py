@@ -21,7 +21,9 @@ def parse(text: str) -> Parsed | Refused:
     if not text:
         return Refused("it is empty")
     if len(text) > MOST_CHARACTERS:
-        return Refused(f"it is longer than {MOST_CHARACTERS} characters, too long to prove word by word")
+        return Refused(
+            f"it is longer than {MOST_CHARACTERS} characters, too long to prove word by word"
+        )
     tokens = tokenise(text)
     if why := why_not_english(text, tokens):
         return Refused(why)

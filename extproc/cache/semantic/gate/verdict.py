@@ -50,7 +50,9 @@ def _negation_moved(asked: Parsed, stored: Parsed, matched: Matched) -> str | No
     if all(asked.items[i].negated == stored.items[j].negated for i, j in matched.pairs):
         return None
     items = asked.items + stored.items
-    if sum(i.negated for i in items) > 2 or any(i.join or i.pause or i.word in SCOPE for i in items):
+    if sum(i.negated for i in items) > 2 or any(
+        i.join or i.pause or i.word in SCOPE for i in items
+    ):
         return "'not' applies to different words"
     return None
 

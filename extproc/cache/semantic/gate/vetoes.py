@@ -75,9 +75,7 @@ def literals(asked: Parsed, stored: Parsed) -> str | None:
 
 def tense(asked: Parsed, stored: Parsed) -> str | None:
     if asked.tense != stored.tense or asked.perfect != stored.perfect:
-        one, other = (
-            p.tense or ("perfect" if p.perfect else "present") for p in (asked, stored)
-        )
+        one, other = (p.tense or ("perfect" if p.perfect else "present") for p in (asked, stored))
         return f"the tenses differ: {one} and {other}"
     return None
 
@@ -117,4 +115,3 @@ def _ors(items: Iterable[Item]) -> list[str]:
 VETOES: tuple[Veto, ...] = (
     payloads, numbers, literals, question_class, negation, modality, tense, person, joins,
 )  # fmt: skip
-

@@ -1,0 +1,113 @@
+"""All that a request asks of the caches, in the order in which it is asked: the same request stored,
+the same one under way, a question that asks the same; else it goes on, and others may follow it.
+"""
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from extproc.cache.exact import ExactCache, Fill, Hit
+from extproc.cache.flight import Flight, Flights
+from extproc.cache.request_policy import Wanted
+from extproc.cache.scope import Scope
+from extproc.openai import Answer, Request, UnreadAnswer
+
+if TYPE_CHECKING:  # its parts need packages that most do without
+    from extproc.cache.semantic.cache import Looked, SemanticCache
+
+
+class Found(NamedTuple):
+    """What there is for a request. `status`: the member of a Cache-Status header (RFC 9211).
+
+    `hit`: its answer. `under_way`: another request asks the same just now; wait for it, or go on.
+    `fill`: to store what the model answers. `stale`: an answer that has expired. `looked`: what the
+    semantic cache did, where it was asked."""
+
+    result: Literal["hit", "semantic_hit", "miss", "bypass"]
+    status: str
+    hit: Hit | None = None
+    under_way: Flight[bytes, Answer] | None = None
+    fill: Fill | None = None
+    stale: Hit | None = None
+    looked: "Looked | None" = None
+
+
+class Caches:
+    """`semantic`: None where it is off."""
+
+    def __init__(self, exact: ExactCache, semantic: "SemanticCache | None" = None) -> None:
+        self.exact = exact
+        self.semantic = semantic
+        self._flights: Flights[bytes, Answer] = Flights()
+
+    async def look_up(
+        self,
+        *,
+        scope: Scope | None,
+        alike_scope: Scope | None,
+        pool: str,
+        model: str,
+        request: Request,
+        body: bytes,
+        cache_control: str,
+        wanted: Wanted,
+    ) -> Found:
+        """`scope`: see ExactCache.look_up. `alike_scope`: within whom questions are compared; None:
+        they are not."""
+        exact = await self.exact.look_up(
+            scope=scope,
+            pool=pool,
+            model=model,
+            request=request,
+            body=body,
+            cache_control=cache_control,
+            wanted=wanted,
+        )
+        fill = exact.fill
+        if fill is None:
+            return Found(exact.result, exact.status, exact.hit)
+        if exact.policy.may_read and (other := self._flights.find(fill.place.key)):
+            return Found("miss", exact.status, under_way=other, fill=fill, stale=exact.stale)
+        looked = None
+        if self.semantic is not None and alike_scope is not None:
+            looked = await self.semantic.look_up(
+                scope=alike_scope,
+                place=fill.place,
+                pool=f"{pool}={model}",
+                request=request,
+                body=body,
+                policy=exact.policy,
+            )
+            if looked.outcome == "hit":
+                assert looked.found is not None
+                hit, similarity = looked.found
+                status = f'{hit.status}; detail="semantic; similarity={similarity:.3f}"'
+                return Found("semantic_hit", status, hit, looked=looked)
+            _tell_when_stored(self.semantic, looked, fill)
+        self.lead(fill)
+        return Found("miss", exact.status, fill=fill, stale=exact.stale, looked=looked)
+
+    def lead(self, fill: Fill) -> None:
+        """Identical requests may wait for this one from now on, unless they do for another."""
+        if fill.flight is None:
+            fill.flight = self._flights.begin(fill.place.key)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._flights)
+
+    async def close(self) -> None:
+        if self.semantic is not None:
+            await self.semantic.close()
+        await self.exact.store.close()
+
+
+def _tell_when_stored(semantic: "SemanticCache", looked: "Looked", fill: Fill) -> None:
+    asked = looked.asked
+    if asked is None:
+        return
+
+    def stored(answer: Answer | UnreadAnswer) -> None:
+        semantic.remember(asked, fill.place.key, fill.ttl_s)
+        if looked.found is not None:
+            semantic.check(asked, looked.found.hit.answer, answer)
+
+    fill.stored = stored
