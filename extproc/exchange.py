@@ -72,13 +72,13 @@ class Exchange:
         "_partial",
         "_payer",
         "_policy",
-        "_waited_s",
         "_request",
         "_request_id",
         "_stream",
         "_tenant",
         "_tiers",
         "_timer",
+        "_waited_s",
     )
 
     def __init__(self, gateway: Gateway, stream: Stream) -> None:

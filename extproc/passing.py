@@ -83,7 +83,11 @@ class Passing:
     async def headers(self, answer: wire.AnswerHeaders) -> None:
         """Ask for the body only of an answer that may be stored, or that we may have to end."""
         if self._fill is not None and not self._fill.wants(answer.values):
-            self._store_nothing()
+            if (
+                answer.values.get(":status") == "200"
+            ):  # else it ends soon, and its slot is free then
+                self._fill.give_up()
+            self._fill = None
         self._served_by = answer.values.get("x-forebay-served-by", "")
         if self._request.stream and self._is_guarded(answer):
             model = self._policy.config.pools[self._served_by].model
@@ -146,11 +150,6 @@ class Passing:
                 self._metrics.cache_stored[self._tenant_label] += 1
             self._fill = None
 
-    def _store_nothing(self) -> None:
-        if self._fill is not None:
-            self._fill.give_up()
-            self._fill = None
-
     @property
     def can_close(self) -> bool:
         """Whether we can end the answer ourselves, or have."""
@@ -170,7 +169,7 @@ class Passing:
         """What the server has not written; nothing of the answer is stored."""
         assert self._guard is not None
         self._has_ended = True
-        self._store_nothing()
+        self._fill = None
         if not self._guard.is_whole:
             self._note_incomplete(self._served_by, reason)
         return self._guard.closing(reason, with_usage=self._request.usage_asked)

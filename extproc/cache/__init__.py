@@ -1,7 +1,8 @@
 """Answers that need no model. Its stores but Redis are pure: no gRPC, no HTTP, no clock of its own.
 
-`caches` is what an exchange uses: `exact`, `flight` and `semantic` in their order; `request_policy` says what a request allows, `scope` and `key`
-where its answer is filed, `store` what is asked of whatever keeps it: `memory`, `redis_store`.
+`caches` is what an exchange uses: `exact`, `flight` and `semantic` in their order. `request_policy`
+says what a request allows, `scope` and `key` where its answer is filed, `store` what is asked of
+whatever keeps it: `memory`, `redis_store`.
 """
 
 from extproc.cache.caches import Caches, Found

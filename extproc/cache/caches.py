@@ -1,5 +1,5 @@
-"""All that a request asks of the caches, in the order in which it is asked: the same request stored,
-the same one under way, a question that asks the same; else it goes on, and others may follow it.
+"""All that a request asks of the caches, in this order: the same request stored, the same one under
+way, a question that asks the same. Else it goes on, and others may follow it.
 """
 
 from typing import TYPE_CHECKING, Literal, NamedTuple

@@ -12,7 +12,6 @@ from extproc.cache.scope import Scope
 from extproc.cache.store import Entry, Found, Store
 from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
 
-
 BYPASS = "forebay; fwd=bypass"
 
 

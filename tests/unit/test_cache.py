@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.cache import ExactCache, Lookup, Scope, Secret, Times, scope_of
+from extproc.cache import ExactCache, Scope, Secret, Times, scope_of
+from extproc.cache.exact import Lookup
 from extproc.cache.key import exact_key
 from extproc.cache.memory import MemoryStore
 from extproc.cache.request_policy import cache_policy

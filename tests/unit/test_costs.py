@@ -262,10 +262,20 @@ def test_a_cap_saves_what_answers_without_it_lately_went_beyond_it() -> None:
 def test_a_hit_saves_what_the_pool_would_have_taken() -> None:
     ledger = Ledger(0)
     for batch in (False, True):
-        ledger.hit(config(), pool="small", tenant="acme", batch=batch, prompt=17, completion=100)
+        ledger.hit(
+            config(),
+            "exact_hit",
+            pool="small",
+            tenant="acme",
+            batch=batch,
+            prompt=17,
+            completion=100,
+        )
     once = (0.1 + 16 * 0.02 + 100 * 0.4) / 1e6
     assert saved(ledger) == {"exact_hit": 1.5 * once}
-    ledger.hit(config(), pool="bare", tenant="acme", batch=False, prompt=17, completion=100)
+    ledger.hit(
+        config(), "exact_hit", pool="bare", tenant="acme", batch=False, prompt=17, completion=100
+    )
     assert ledger.report().savings[0].requests == 2
 
 
@@ -314,7 +324,9 @@ def told() -> bytes:
         ("nightly", "large", cut),
     ):
         ledger.answered(policy, pool=pool, tenant=tenant, status=200, account=one)
-    ledger.hit(policy, pool="small", tenant="acme", batch=False, prompt=17, completion=100)
+    ledger.hit(
+        policy, "exact_hit", pool="small", tenant="acme", batch=False, prompt=17, completion=100
+    )
     return orjson.dumps(ledger.report())
 
 

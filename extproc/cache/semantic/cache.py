@@ -1,6 +1,6 @@
 """The semantic cache: the answer to a question that asks the same in other words, or none.
 
-Fail-closed, in this order: a request that is fit, a text that the gate can read, one that depends on
+Fail-closed, in this order: a request that is fit, a text that the gate can read and that depends on
 nothing but itself, candidates by similarity, and for each the gate. The similarity alone never
 decides. Some of what would be hits are answered by the model instead and compared: see budget.
 """

@@ -113,10 +113,8 @@ class Walk:
     def _add(self, word: str) -> None:
         surface = self.literals[int(word[1:])] if word[0] == "§" and word != "§q" else word
         name = "=" + surface if word[0] == "§" else meaning(word)
-        if (
-            not self.items
-            and word in VERB_SYNONYMS
-            or (self.preposition == "to" and word in VERB_SYNONYMS)
+        if (not self.items and word in VERB_SYNONYMS) or (
+            self.preposition == "to" and word in VERB_SYNONYMS
         ):
             name = VERB_SYNONYMS[word]
         negated = self.negated
@@ -181,9 +179,25 @@ class Walk:
 
 
 CLAUSE = frozenset(
-    "if when because that who which while unless where why how what not-only".split()
+    [
+        "if",
+        "when",
+        "because",
+        "that",
+        "who",
+        "which",
+        "while",
+        "unless",
+        "where",
+        "why",
+        "how",
+        "what",
+        "not-only",
+    ]
 )
-IRREGULAR_PLURALS = frozenset("children men women mice feet teeth geese lives wives knives".split())
+IRREGULAR_PLURALS = frozenset(
+    ["children", "men", "women", "mice", "feet", "teeth", "geese", "lives", "wives", "knives"]
+)
 
 
 def _participle(word: str) -> bool:

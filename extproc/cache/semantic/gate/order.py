@@ -7,10 +7,26 @@ from extproc.cache.semantic.gate.parsed import Item, Parsed
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
 _FREE = frozenset(
-    "from to into in on at with for using during before after about via through".split()
+    [
+        "from",
+        "to",
+        "into",
+        "in",
+        "on",
+        "at",
+        "with",
+        "for",
+        "using",
+        "during",
+        "before",
+        "after",
+        "about",
+        "via",
+        "through",
+    ]
 )
 # "Python list": "list in Python"; "car tyre": "tyre of a car".
-_OF = frozenset("of in for on".split())
+_OF = frozenset(["of", "in", "for", "on"])
 
 
 def moved(asked: Parsed, stored: Parsed, pairs: list[Pair]) -> tuple[str | None, set[Pair]]:
@@ -44,7 +60,7 @@ def _joined(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) -> b
     if k != i + 1 or j != m + 1 or _numeric(a[i], a[k]):
         return False
     joins = {a[k].join, b[j].join}
-    return "" not in joins and len(joins) == 1 or joins <= {"and", "vs"}
+    return ("" not in joins and len(joins) == 1) or joins <= {"and", "vs"}
 
 
 def _phrases(a: Item, b: Item, c: Item, d: Item) -> bool:

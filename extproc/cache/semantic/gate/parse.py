@@ -12,7 +12,24 @@ from extproc.cache.semantic.gate.tokens import tokenise
 from extproc.cache.semantic.gate.typos import frame_words
 
 MOST_CHARACTERS = 600
-COUNTED = frozenset("many much old tall far long fast often heavy big deep hot cold wide".split())
+COUNTED = frozenset(
+    [
+        "many",
+        "much",
+        "old",
+        "tall",
+        "far",
+        "long",
+        "fast",
+        "often",
+        "heavy",
+        "big",
+        "deep",
+        "hot",
+        "cold",
+        "wide",
+    ]
+)
 
 
 def parse(text: str) -> Parsed | Refused:

@@ -45,10 +45,62 @@ _BEHIND = [
 _RULES_BEFORE = [(re.compile(pattern), new) for pattern, new in _BEFORE]
 _RULES_BEHIND = [(re.compile(pattern), new) for pattern, new in _BEHIND]
 _MAY_BE_POLITE = frozenset(
-    "hi hey hello greetings good ok okay well so dear a quick sorry excuse thanks thank please kindly i"
-    " just wondering curious do would might have any can could will may tell show teach remind explain"
-    " let help assist write give provide send draft make create find get suggest recommend state say"
-    " clarify describe".split()
+    [
+        "hi",
+        "hey",
+        "hello",
+        "greetings",
+        "good",
+        "ok",
+        "okay",
+        "well",
+        "so",
+        "dear",
+        "a",
+        "quick",
+        "sorry",
+        "excuse",
+        "thanks",
+        "thank",
+        "please",
+        "kindly",
+        "i",
+        "just",
+        "wondering",
+        "curious",
+        "do",
+        "would",
+        "might",
+        "have",
+        "any",
+        "can",
+        "could",
+        "will",
+        "may",
+        "tell",
+        "show",
+        "teach",
+        "remind",
+        "explain",
+        "let",
+        "help",
+        "assist",
+        "write",
+        "give",
+        "provide",
+        "send",
+        "draft",
+        "make",
+        "create",
+        "find",
+        "get",
+        "suggest",
+        "recommend",
+        "state",
+        "say",
+        "clarify",
+        "describe",
+    ]
 )
 MOST_LAYERS = 4  # "Hi, could you please tell me ..."
 

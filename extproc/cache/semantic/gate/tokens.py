@@ -49,12 +49,91 @@ ORDINAL_ENDS = {"st", "nd", "rd", "th"}
 MEGABITS = {"Mb", "Gb", "Kb", "Tb"}  # bits where MB is bytes
 
 NOT_NAMES = frozenset(
-    "a am an and are as at be been but by can did do does for from had has have he her him his how if"
-    " in is it its may me my no not of on or our she so than that the their them there they this to up"
-    " was we were what when where which who why will with you your".split()
+    [
+        "a",
+        "am",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "him",
+        "his",
+        "how",
+        "if",
+        "in",
+        "is",
+        "it",
+        "its",
+        "may",
+        "me",
+        "my",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "our",
+        "she",
+        "so",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "there",
+        "they",
+        "this",
+        "to",
+        "up",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+    ]
 )
 CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "d": "would", "m": "am"}
-IS_BEHIND = frozenset("what who where how that it there when why here he she which".split())
+IS_BEHIND = frozenset(
+    [
+        "what",
+        "who",
+        "where",
+        "how",
+        "that",
+        "it",
+        "there",
+        "when",
+        "why",
+        "here",
+        "he",
+        "she",
+        "which",
+    ]
+)
 IRREGULAR_NOT = {
     "can't": "can not",
     "won't": "will not",
@@ -147,7 +226,7 @@ class _Reader:
 
     def _word(self, written: str, starts: bool) -> None:
         word = written.lower()
-        if written.isupper() and (len(written) > 1 and word in NOT_NAMES or word == "us"):
+        if written.isupper() and ((len(written) > 1 and word in NOT_NAMES) or word == "us"):
             self.words.append("^" + word)
             return
         if written == "A" and not starts:

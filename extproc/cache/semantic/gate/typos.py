@@ -6,10 +6,30 @@ from functools import lru_cache
 from extproc.cache.semantic.gate.words import known
 
 SHORTEST = 6
-FRAME_WORDS = (
-    "between definition describe difference different explain meaning recommend suggest summarize"
-    " translate convert compare without number should could would which where purpose please"
-).split()
+FRAME_WORDS = [
+    "between",
+    "definition",
+    "describe",
+    "difference",
+    "different",
+    "explain",
+    "meaning",
+    "recommend",
+    "suggest",
+    "summarize",
+    "translate",
+    "convert",
+    "compare",
+    "without",
+    "number",
+    "should",
+    "could",
+    "would",
+    "which",
+    "where",
+    "purpose",
+    "please",
+]
 
 
 def one_slip(wrong: str, right: str) -> bool:
