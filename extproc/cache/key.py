@@ -22,6 +22,8 @@ _NUMBERS = frozenset(
     + ("min_tokens", "n", "best_of", "seed")
 )
 
+_MOST_BEGUN = 4096
+
 _EXACT = 1e15  # below it every whole float is one integer, and short of _LONG_NUMBER
 
 # orjson makes a float of an integer beyond 64 bits, and rounds long fractions: two bodies that
@@ -35,16 +37,26 @@ _DIGITS = bytes(ord("0") if byte in b"0123456789" else ord(" ") for byte in rang
 class Secret:
     """What all hashes of a cache are keyed by. Processors that share a store share it."""
 
-    __slots__ = ("_key", "exact")
+    __slots__ = ("_begun", "_key")
 
     def __init__(self, secret: bytes) -> None:
         """`secret`: of any length; what is short can be guessed."""
         self._key = hashlib.blake2b(secret, digest_size=32, person=b"forebay-cache").digest()
-        self.exact = self._hasher(b"exact", 32)
-        """Of exact_key; to be copied."""
+        self._begun: dict[tuple[Scope, str, str], hashlib.blake2b] = {}
 
     def _hasher(self, purpose: bytes, size: int) -> "hashlib.blake2b":
         return hashlib.blake2b(key=self._key, person=purpose, digest_size=size)
+
+    def exact(self, scope: Scope, pool: str, path: str) -> "hashlib.blake2b":
+        """For exact_key: a hasher that has been told these. Kept, since the same few come again."""
+        begun = self._begun.get((scope, pool, path))
+        if begun is None:
+            if len(self._begun) >= _MOST_BEGUN:
+                self._begun.clear()
+            begun = self._hasher(b"exact", 32)
+            begun.update(_told((scope.encode(), pool.encode(), path.encode())))
+            self._begun[scope, pool, path] = begun
+        return begun.copy()
 
     def digest(self, purpose: bytes, *parts: bytes, size: int = 16) -> bytes:
         """`size` bytes; `purpose`: at most 16. Digests of different purposes have nothing in
@@ -76,8 +88,8 @@ def exact_key(
     except orjson.JSONEncodeError:  # it reads 1,024 levels and writes 254
         return None
     exact = body if has_long_number(body) else b""
-    hasher = secret.exact.copy()
-    hasher.update(_told((scope.encode(), pool.encode(), path.encode(), canonical, exact)))
+    hasher = secret.exact(scope, pool, path)
+    hasher.update(_told((canonical, exact)))
     return hasher.digest()
 
 
