@@ -45,6 +45,8 @@ class Place(NamedTuple):
 class Fill:
     """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s."""
 
+    __slots__ = ("_pool", "_reader", "_stale_s", "_ttl_s", "place")
+
     def __init__(
         self, place: Place, pool: str, ttl_s: float, stale_s: float, reader: AnswerReader
     ) -> None:
