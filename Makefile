@@ -30,10 +30,11 @@ test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest tests/unit -n 2 -q
 	$(BIN)/python -m pytest tests/e2e tests/vllm -n 2 --dist loadfile -q
 
-soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies (ten minutes or so)
+soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies, 100,000 look-ups that must not cross a scope (ten minutes or so)
 	FOREBAY_SOAK_EXCHANGES=20000 $(BIN)/python -m pytest tests/e2e/test_soak.py
 	FOREBAY_NUMBERS_EXCHANGES=1000 $(BIN)/python -m pytest tests/e2e/test_numbers.py
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
+	FOREBAY_ISOLATION_CASES=100000 $(BIN)/python -m pytest tests/unit/test_cache_isolation.py --timeout 600
 
 test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/forebay) and prove the gateway against it
 	$(PYTHON) tests/vllm/install.py

@@ -27,6 +27,7 @@ class Reference(Source):
         self.virtual_host = self._get_in(self.manager, "route_config", "virtual_hosts", 0)
         self.routes = self.virtual_host.seq("routes")
         self.tenant_header = self.policy.word("tenant_header")
+        self.user_header = self.policy.word("user_header")
         self.pool_lines: dict[str, str] = {}
         """Each pool as the policy says it."""
         self._pools = [key.text for key, _ in self._get_in(self.policy, "pools").pairs]
@@ -43,10 +44,17 @@ class Reference(Source):
     # --- the user's names ----------------------------------------------------------------------
 
     def use_tenant_header(self, name: str) -> None:
-        for node in self.root.scalars():
-            if node.text == self.tenant_header:
-                self.changes[node] = scalar(name)
+        self._rename_all(self.tenant_header, name)
         self.tenant_header = name
+
+    def use_user_header(self, name: str) -> None:
+        self._rename_all(self.user_header, name)
+        self.user_header = name
+
+    def _rename_all(self, old: str, new: str) -> None:
+        for node in self.root.scalars():
+            if node.text == old:
+                self.changes[node] = scalar(new)
 
     def use_pools(
         self, models: Mapping[str, str], slots: Mapping[str, int], contexts: Mapping[str, int]

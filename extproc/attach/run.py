@@ -54,6 +54,8 @@ def attach(text: str, options: Options | None = None) -> Attached:
     policy = draft.find("node", "metadata", "forebay")
     if policy is not None and policy.word("tenant_header"):
         reference.use_tenant_header(policy.word("tenant_header"))
+    if policy is not None and policy.word("user_header"):
+        reference.use_user_header(policy.word("user_header"))
     for name in {*options.models, *options.slots, *options.contexts}:
         if name not in pools:
             raise AttachError(f"{name!r} is not one of the pools: {', '.join(pools)}")

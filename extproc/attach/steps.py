@@ -201,7 +201,8 @@ def _tell_of_tenant(work: Work, manager: Manager, index: int) -> None:
             f"{work.draft.where(*manager.path, 'http_filters', index)}: your auth filter stays, "
             f"and has to say who asks: let it set the header {header} (jwt_authn: "
             "claim_to_headers; ext_authz: allowed_upstream_headers). A request without it counts "
-            "for the tenant `default`."
+            "for the tenant `default`. Answers are cached by user only if it sets "
+            f"{work.reference.user_header} too."
         )
 
 

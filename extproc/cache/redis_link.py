@@ -8,13 +8,14 @@ import logging
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ResponseError
 
 _log = logging.getLogger(__name__)
 
@@ -29,13 +30,14 @@ _MOST_WRITES = 512
 _MOST_WRITE_BYTES = 16 * 1024 * 1024
 _CLOSING_S = 0.5
 _PROBE_KEY = "forebay:probe"
+ADVICE = "See forebay.cache.store.redis: url, password_file, ca_file, time_limit."
 
 Command: TypeAlias = tuple[str | bytes | int, ...]
 Why: TypeAlias = Literal["timeout", "unreachable", "refused", "busy", "circuit"]
 
 
 class Away(Exception):
-    """There is no answer, for whatever reason; it was counted."""
+    """There is no answer, or none of use."""
 
 
 class Settings(NamedTuple):
@@ -90,8 +92,8 @@ class Link:
     # --- look-ups -------------------------------------------------------------------------------
 
     async def ask(self, *command: str | bytes | int) -> Any:
-        """Redis' answer. Raises Away after the time limit at the latest; at once, if the circuit is
-        open or too many ask."""
+        """Redis' answer, which may have any shape. Raises Away after the time limit at the latest;
+        at once, if the circuit is open or too many ask."""
         if self.is_open or self._closed:
             self._give_up("circuit")
         if len(self._asking) >= self._most_asking:
@@ -125,17 +127,13 @@ class Link:
 
     def _fail(self, why: Why, words: str) -> NoReturn:
         self._failures += 1
-        if self._failures >= _FAILURES and not self.is_open:
+        if self._failures >= _FAILURES and not self.is_open and not self._closed:
             self.is_open = True
             _log.warning(
-                "Redis is away (%s); caches miss until it answers again. %s", words, self.advice
+                "Redis is away (%s); caches miss until it answers again. %s", words, ADVICE
             )
             self._probing = asyncio.create_task(self._probe())
         self._give_up(why)
-
-    @property
-    def advice(self) -> str:
-        return "See forebay.cache.store.redis: url, password_file, ca_file, time_limit."
 
     async def _probe(self) -> None:
         wait_s, most_s = _PROBE_S
@@ -147,7 +145,7 @@ class Link:
                     await self._client.execute_command("GET", _PROBE_KEY)
                 async with asyncio.timeout(self.settings.time_limit_s):
                     await self._client.execute_command("GET", _PROBE_KEY)
-            except (RedisError, OSError, TimeoutError):
+            except Exception:  # whatever the client makes of what is there now
                 continue
             self.is_open, self._failures = False, 0
             _log.info("Redis answers again")
@@ -190,8 +188,8 @@ class Link:
                     for command in commands:
                         pipeline.execute_command(*command)
                     await pipeline.execute()
-        except (RedisError, OSError, TimeoutError):
-            return False  # a look-up will find out what it is
+        except Exception:  # a look-up will find out what it is
+            return False
         return True
 
     # --- an operator's wish ---------------------------------------------------------------------
@@ -201,7 +199,7 @@ class Link:
         try:
             async with asyncio.timeout(_PURGE_S):
                 await self._client.execute_command(*command)
-        except (RedisError, OSError, TimeoutError) as error:
+        except Exception as error:
             raise Away(type(error).__name__) from None  # its text may hold what was asked
 
     async def close(self) -> None:
@@ -214,11 +212,9 @@ class Link:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        try:
+        with suppress(Exception):
             async with asyncio.timeout(_CLOSING_S):
                 await self._client.aclose()
-        except (RedisError, OSError, TimeoutError):
-            pass
 
 
 def _why(error: BaseException) -> Why:

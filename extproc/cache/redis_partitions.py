@@ -6,6 +6,7 @@ all): that is so only where the semantic cache is on. A stream's name holds the 
 which begins a new one, leaves it unreachable at once; Redis drops it at its end.
 """
 
+from contextlib import suppress
 from typing import Any
 
 from extproc.cache.codec import decode_item, encode_item
@@ -47,7 +48,8 @@ class RedisPartitions:
         except Away:
             return []
         if newer and self._read_to(key) == read_to:  # else another look-up has read it meanwhile
-            self._copy(key, name, newer, len(vector))
+            with suppress(LookupError, TypeError, ValueError, AttributeError):  # no stream's reply
+                self._copy(key, name, newer, len(vector))
         return self._copies.nearest_now(key, vector, at_least, most)
 
     def _read_to(self, key: PartitionKey) -> bytes:

@@ -10,10 +10,11 @@ All keys of a tenant have one hash tag, so that epoch and answer can be read tog
 import os
 import time
 from collections.abc import Callable
+from typing import cast
 
 from extproc.cache.codec import decode, encode
 from extproc.cache.key import Secret
-from extproc.cache.redis_link import Away, Link
+from extproc.cache.redis_link import ADVICE, Away, Link
 from extproc.cache.scope import Scope
 from extproc.cache.store import Entry, Found, Stats, StoreUnavailable
 from extproc.openai import Answer, UnreadAnswer
@@ -44,13 +45,13 @@ class RedisStore:
         # Taken before: what is being written now may have been by the time that Redis has told.
         on_way, beginning = self._on_way.get(name), [self._beginning.get(of) for of in epochs]
         try:
-            value, *told = await self._link.ask("MGET", name, *epochs)
+            value, *told = _texts(await self._link.ask("MGET", name, *epochs), 1 + len(epochs))
         except Away:
             return Found(None, b"")
-        for number, of in enumerate(epochs):
-            if told[number] is None:
-                told[number] = beginning[number] or self._begin(of)
-        epoch = b"".join(told)
+        epoch = b"".join(
+            text or begun or self._begin(of)
+            for of, text, begun in zip(epochs, told, beginning, strict=True)
+        )
         if len(epoch) != len(epochs) * _EPOCH_BYTES:  # not ours: nothing is stored until it ends
             return Found(None, b"")
         value = on_way or value
@@ -123,7 +124,7 @@ class RedisStore:
         except Away as away:
             raise StoreUnavailable(
                 f"Redis did not take the purge ({away}): what was stored may still be given. "
-                f"Purge again when it answers. {self._link.advice}"
+                f"Purge again when it answers. {ADVICE}"
             ) from None
 
     def stats(self) -> Stats:
@@ -133,6 +134,14 @@ class RedisStore:
 
     async def close(self) -> None:
         await self._link.close()
+
+
+def _texts(reply: object, count: int) -> list[bytes | None]:
+    """Raises Away for what is no answer to MGET."""
+    texts = cast("list[object]", reply) if isinstance(reply, list) else []
+    if len(texts) != count or not all(isinstance(text, bytes | None) for text in texts):
+        raise Away
+    return cast("list[bytes | None]", texts)
 
 
 def answer_name(secret: Secret, scope: Scope, key: bytes) -> bytes:

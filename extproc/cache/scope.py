@@ -15,11 +15,11 @@ class Scope(NamedTuple):
     user: str
 
     def encode(self) -> bytes:
-        """Two scopes that differ never look the same: each part is told with its length."""
+        """Two scopes that differ never look the same: the tenant is told with its length, and the
+        user is all the rest."""
+        told = f"{self.kind}:{len(self.tenant)}:{self.tenant}{self.user}"
         # Lone surrogates cannot come from a header; they must not raise if they ever do.
-        tenant = self.tenant.encode("utf-8", "surrogatepass")
-        user = self.user.encode("utf-8", "surrogatepass")
-        return b"%b:%d:%b%d:%b" % (self.kind.encode(), len(tenant), tenant, len(user), user)
+        return told.encode("utf-8", "surrogatepass")
 
     def covers(self, other: "Scope") -> bool:
         """Whether purging this one takes that one too: a tenant's takes those of its users."""

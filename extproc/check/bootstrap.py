@@ -42,6 +42,13 @@ class Policy:
     pools: tuple[str, ...]
     """Their names, also where the policy has problems."""
     tenant_header: str
+    user_header: str
+    """Empty where nothing is cached by user."""
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The headers that say who asks, as far as anything is decided by them."""
+        return (self.tenant_header, self.user_header) if self.user_header else (self.tenant_header,)
 
 
 @dataclass(frozen=True, slots=True)

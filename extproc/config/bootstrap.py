@@ -92,21 +92,30 @@ def hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> Ite
                 )
 
 
-def tenant_header_withheld(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
-    """A header that Envoy does not show us would make everybody the default tenant."""
+def headers_withheld(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
+    """A tenant header that Envoy does not show us would make everybody the default tenant; without
+    the user's a cache of scope user is never used."""
     allowed = dig(_ext_proc_filter(bootstrap), "forward_rules", "allowed_headers", "patterns")
     if allowed is None:
         return
-    name = config.tenant_header
-    for pattern in map(mapping, items(allowed)):
+    headers = {"tenant_header": config.tenant_header}
+    if "user" in config.scopes:
+        headers["user_header"] = config.user_header
+    for key, name in headers.items():
+        if not _lets_through(items(allowed), name):
+            yield (
+                f"forebay.{key}: the ext_proc filter's forward_rules do not let {name} through; "
+                f"add {{exact: {name}}}"
+            )
+
+
+def _lets_through(allowed: list[object], name: str) -> bool:
+    for pattern in map(mapping, allowed):
         if pattern.get("exact") == name or name.startswith(str(pattern.get("prefix", "\0"))):
-            return
+            return True
         if not pattern.keys() & {"exact", "prefix"}:
-            return  # another kind of match: not judged here
-    yield (
-        f"forebay.tenant_header: the ext_proc filter's forward_rules do not let {name} through; "
-        f"add {{exact: {name}}}"
-    )
+            return True  # another kind of match: not judged here
+    return False
 
 
 def pools_no_route_knows(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:

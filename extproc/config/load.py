@@ -69,7 +69,7 @@ def from_document(document: object) -> Loaded:
         listen = around.processor_address(bootstrap, problems)
         problems += around.hold_times_out_of_order(config, bootstrap)
         problems += around.pools_no_route_knows(config, bootstrap)
-        problems += around.tenant_header_withheld(config, bootstrap)
+        problems += around.headers_withheld(config, bootstrap)
     if problems:
         raise ConfigError("\n".join(problems))
     return Loaded(config=config, listen=listen)

@@ -6,6 +6,7 @@ import hmac
 import json
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -173,22 +174,27 @@ def token(**claims: object) -> str:
     return f"{head}.{body}.{part(signature)}"
 
 
-async def test_claims_of_a_signed_token_name_the_tenant(
-    make_gateway: MakeGateway, tmp_path: Path
-) -> None:
+def with_jwt(folder: Path) -> Callable[[object], None]:
+    """Signed tokens in the place of keys."""
     key = base64.urlsafe_b64encode(b"k" * 32).decode().rstrip("=")
-    jwks = tmp_path / "jwks.json"
+    jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": [{"kty": "oct", "kid": "test", "alg": "HS256", "k": key}]}))
 
-    def with_jwt(document: object) -> None:
+    def edit(document: object) -> None:
         filters = http_filters(document)
         at = next(i for i, f in enumerate(filters) if f["name"] == "api-keys")
         (filters[at],) = yaml.safe_load((ENVOY / "jwt.yaml").read_text())
         filters[at]["typed_config"]["providers"]["idp"]["local_jwks"]["filename"] = str(jwks)
 
+    return edit
+
+
+async def test_claims_of_a_signed_token_name_the_tenant(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
     gateway = make_gateway(
         policy={"tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}}},
-        edit=with_jwt,
+        edit=with_jwt(tmp_path),
     )
 
     async def ask(bearer: str, **headers: str) -> tuple[int, str | None]:
@@ -208,6 +214,28 @@ async def test_claims_of_a_signed_token_name_the_tenant(
     assert (await ask(token(tenant="acme", iss="https://evil.example.com")))[0] == 401
     assert (await ask(token(tenant="acme", aud="other")))[0] in (401, 403)
     assert not {"authorization", "x-tenant-id"} & set(gateway.received("large")[0]["headers"])
+
+
+async def test_users_share_no_answers_and_nobody_says_by_himself_who_he_is(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    gateway = make_gateway(policy={"cache": {"exact": {"scope": "user"}}}, edit=with_jwt(tmp_path))
+
+    async def ask(claims: dict[str, str], **headers: str) -> str:
+        authorization = {"authorization": f"Bearer {token(**claims)}"}
+        body = chat("of a user", max_tokens=1, temperature=0)
+        answer = await gateway.ask(body, headers=authorization | headers)
+        assert answer.status == 200
+        return "hit" if "; hit" in answer.headers["cache-status"] else "fwd"
+
+    ann, bob = {"tenant": "acme", "sub": "ann"}, {"tenant": "acme", "sub": "bob"}
+    said = [await ask(ann), await ask(ann), await ask(bob), await ask(bob)]
+    assert said == ["fwd", "hit", "fwd", "hit"]
+    assert await ask({"tenant": "other", "sub": "ann"}) == "fwd"
+    nobody = {"tenant": "acme"}
+    for _ in range(2):
+        assert await ask(nobody, **{"x-user-id": "ann"}) == "fwd"
+    assert "x-user-id" not in gateway.received("small")[0]["headers"]
 
 
 async def test_a_meshs_header_is_believed_from_the_trusted_peer_only(

@@ -195,15 +195,19 @@ def test_a_pool_can_be_added_later() -> None:
     assert attach(attached.text).text == attached.text
 
 
-def test_a_policy_that_is_there_stays_and_its_tenant_header_is_used() -> None:
-    policy = {"tenant_header": "x-org", "pools": {"small": {"model": "s", "slots": 3}}}
+def test_a_policy_that_is_there_stays_and_its_headers_are_used() -> None:
+    policy = {"tenant_header": "x-org", "user_header": "x-person"}
+    policy |= {"pools": {"small": {"model": "s", "slots": 3}}}
     policy |= {"routing": {"small": "small", "large": "small"}}
     node = dump({"node": {"metadata": {"forebay": policy}}})
     document = load(attach(PLAIN + node).text)
     assert document["node"]["metadata"]["forebay"] == policy
     text = dump(manager(document))
     assert "remove: x-org" in text
+    assert "remove: x-person" in text
+    assert "exact: x-person" in text
     assert "x-tenant-id" not in text
+    assert "x-user-id" not in text
     assert from_document(document).config.pools["small"].slots == 3
 
 

@@ -267,6 +267,18 @@ async def test_chance_shortens_the_ttl_and_never_prolongs_it(draw: float, ttl_s:
     assert found.ttl_s == pytest.approx(ttl_s)
 
 
+async def test_a_purge_takes_a_tenant_or_one_user_of_it() -> None:
+    cache = _cache()
+    ann, bob = Scope("user", "acme", "ann"), Scope("user", "acme", "bob")
+    for scope in (ann, bob):
+        assert _answer_with(await _ask(cache, scope), _plain())
+    await cache.purge("acme", "ann")
+    assert (await _ask(cache, ann)).result == "miss"
+    assert (await _ask(cache, bob)).result == "hit"
+    await cache.purge("acme")
+    assert (await _ask(cache, bob)).result == "miss"
+
+
 async def test_asked_stores_only_what_a_client_asks_for() -> None:
     cache = _cache()
     assert (await _ask(cache, wanted="asked")).result == "bypass"

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trustme
 
 from extproc.cache import Secret, StoreUnavailable
 from extproc.cache.codec import decode, encode
+from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey
 from extproc.cache.redis_link import Link, Settings
+from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore, answer_name, epoch_names
 from extproc.up import free_port
 from tests.redis_server import MISSING, RedisServer, binary
@@ -33,6 +36,23 @@ def server(tmp_path: Path) -> Iterator[RedisServer]:
     one.start()
     yield one
     one.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    one = RedisServer(cwd=tmp_path_factory.mktemp("redis"))
+    one.start()
+    yield one
+    one.kill()
+
+
+@pytest.fixture
+async def calm(shared_server: RedisServer) -> RedisServer:
+    """Empty, and to be left running."""
+    link = Link(Settings(shared_server.url))
+    await link.insist("FLUSHALL")
+    await link.close()
+    return shared_server
 
 
 @asynccontextmanager
@@ -139,8 +159,8 @@ async def test_stalled_it_costs_a_few_time_limits_and_then_nothing(server: Redis
         await again(store)
 
 
-async def test_flushed_it_is_empty_and_goes_on(server: RedisServer) -> None:
-    async with opened(server.url) as store:
+async def test_flushed_it_is_empty_and_goes_on(calm: RedisServer) -> None:
+    async with opened(calm.url) as store:
         await warm(store)
         await store._link.insist("FLUSHALL")
         assert await got(store) is None
@@ -170,8 +190,8 @@ async def test_a_wrong_password_is_a_miss_and_stands_in_no_log(
         server.kill()
 
 
-async def test_a_purge_is_seen_by_all_processors_at_once(server: RedisServer) -> None:
-    async with opened(server.url, time_limit_s=1) as one, opened(server.url, time_limit_s=1) as two:
+async def test_a_purge_is_seen_by_all_processors_at_once(calm: RedisServer) -> None:
+    async with opened(calm.url, time_limit_s=1) as one, opened(calm.url, time_limit_s=1) as two:
         await warm(one)
         await put(two, ANN)
         assert await got(two) == await got(one, ANN) == "yes"
@@ -187,8 +207,8 @@ async def test_a_purge_that_did_not_reach_redis_says_so(server: RedisServer) -> 
             await store.purge(ACME)
 
 
-async def test_a_lost_epoch_loses_its_answers_and_revives_none(server: RedisServer) -> None:
-    async with opened(server.url, time_limit_s=1) as store:
+async def test_a_lost_epoch_loses_its_answers_and_revives_none(calm: RedisServer) -> None:
+    async with opened(calm.url, time_limit_s=1) as store:
         await warm(store)
         link, (epoch,) = store._link, epoch_names(SECRET, ACME)
         await store.purge(ACME)
@@ -200,18 +220,18 @@ async def test_a_lost_epoch_loses_its_answers_and_revives_none(server: RedisServ
         assert await got(store) is None
 
 
-async def test_processors_with_other_secrets_share_nothing(server: RedisServer) -> None:
+async def test_processors_with_other_secrets_share_nothing(calm: RedisServer) -> None:
     other = Secret(b"another secret..")
     async with (
-        opened(server.url, time_limit_s=1) as one,
-        opened(server.url, other, time_limit_s=1) as two,
+        opened(calm.url, time_limit_s=1) as one,
+        opened(calm.url, other, time_limit_s=1) as two,
     ):
         await warm(one)
         assert await got(two) is None
 
 
-async def test_names_and_epochs_reveal_nothing_and_all_have_an_end(server: RedisServer) -> None:
-    async with opened(server.url, time_limit_s=1) as store:
+async def test_names_and_epochs_reveal_nothing_and_all_have_an_end(calm: RedisServer) -> None:
+    async with opened(calm.url, time_limit_s=1) as store:
         await warm(store)
         await put(store, ANN, text="of ann")
         await asyncio.sleep(0.05)
@@ -222,8 +242,8 @@ async def test_names_and_epochs_reveal_nothing_and_all_have_an_end(server: Redis
             assert await store._link.ask("PTTL", name) > 0
 
 
-async def test_reading_never_touches_the_end_of_an_entry(server: RedisServer) -> None:
-    async with opened(server.url, time_limit_s=1) as store:
+async def test_reading_never_touches_the_end_of_an_entry(calm: RedisServer) -> None:
+    async with opened(calm.url, time_limit_s=1) as store:
         await put(store, ttl_s=30)
         await asyncio.sleep(0.05)
         name = answer_name(SECRET, ACME, KEY)
@@ -256,8 +276,8 @@ def test_a_value_that_is_changed_anywhere_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("kind", ["garbage", "empty", "old", "anothers", "list"])
-async def test_what_is_no_answer_is_a_miss_and_goes(server: RedisServer, kind: str) -> None:
-    async with opened(server.url, time_limit_s=1) as store:
+async def test_what_is_no_answer_is_a_miss_and_goes(calm: RedisServer, kind: str) -> None:
+    async with opened(calm.url, time_limit_s=1) as store:
         await warm(store)
         name, link = answer_name(SECRET, ACME, KEY), store._link
         good = await link.ask("GET", name)
@@ -282,8 +302,8 @@ async def test_what_is_no_answer_is_a_miss_and_goes(server: RedisServer, kind: s
         assert await got(store) == "yes"
 
 
-async def test_no_reply_reaches_another_look_up_whoever_leaves(server: RedisServer) -> None:
-    async with opened(server.url, time_limit_s=1, connections=4) as store:
+async def test_no_reply_reaches_another_look_up_whoever_leaves(calm: RedisServer) -> None:
+    async with opened(calm.url, time_limit_s=1, connections=4) as store:
         keys = [bytes([n]) * 32 for n in range(16)]
         for number, key in enumerate(keys):
             assert await put(store, key=key, text=str(number))
@@ -371,7 +391,7 @@ async def tls_before(server: RedisServer, context: ssl.SSLContext) -> AsyncItera
 
 
 async def test_tls_believes_only_its_authority_and_shows_a_certificate(
-    server: RedisServer, tmp_path: Path
+    calm: RedisServer, tmp_path: Path
 ) -> None:
     authority, stranger = trustme.CA(), trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -385,7 +405,7 @@ async def test_tls_believes_only_its_authority_and_shows_a_certificate(
     ours.cert_chain_pems[0].write_to_path(str(files["cert"]))
     ours.private_key_pem.write_to_path(str(files["key"]))
     shown = {"cert_file": files["cert"], "key_file": files["key"]}
-    async with tls_before(server, context) as url:
+    async with tls_before(calm, context) as url:
         async with opened(url, ca_file=files["ca"], **shown) as store:
             await warm(store)
         for wrong in (
@@ -396,3 +416,52 @@ async def test_tls_believes_only_its_authority_and_shows_a_certificate(
             async with opened(**{"url": url, **wrong}, time_limit_s=1) as store:
                 assert not await put(store)
                 assert store.stats().failed
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"+OK\r\n",
+        b":5\r\n",
+        b"$-1\r\n",
+        b"*-1\r\n",
+        b"*0\r\n",
+        b"*2\r\n:1\r\n:2\r\n",
+        b"*2\r\n$1\r\nx\r\n*0\r\n",
+        b"*2\r\n*2\r\n+a\r\n+b\r\n+c\r\n",
+        b"-ERR what\r\n",
+        b"-MOVED 1 127.0.0.1:1\r\n",
+        b"-LOADING wait\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"$5\r\nab",
+        b"\xff\xfe\r\n",
+        b"*1\r\n$99999999\r\n",
+        b"",
+    ],
+)
+async def test_whatever_is_there_instead_of_redis_is_a_miss(reply: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.read(65536):
+                writer.write(reply)
+                if not reply:
+                    return
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with opened(url) as store:
+            questions = RedisPartitions(store._link, SECRET, MemoryPartitions(9, 9999, time.time))
+            for _ in range(8):
+                found = await store.get(ACME, KEY)
+                assert found.entry is None
+                store.put(ACME, KEY, found.epoch or b"12345678", answer(), 60, 0)
+                at = PartitionKey(ACME, b"d", b"12345678")
+                vector = np.ones(2, np.float32)
+                questions.add(at, Item(KEY, "who?", time.time() + 60), vector)
+                assert await questions.nearest(at, vector, -1) == []
+                await asyncio.sleep(0)

@@ -203,6 +203,41 @@ CASES = [
         "warning",
     ),
     Case(
+        "user-header-unset",
+        lambda d: d.policy["cache"]["exact"].update(scope="user"),
+        lambda d: d.at_filter("ExternalProcessor").replace(" (", ".typed_config ("),
+        "warning",
+        ("sets x-user-id", "not cached"),
+    ),
+    Case(
+        "user-header-believed",
+        lambda d: [
+            d.policy.update(user_header="x-person"),
+            d.policy["tenants"].update(acme={"cache": {"scope": "user"}}),
+            d.ext_proc["forward_rules"]["allowed_headers"]["patterns"].append(
+                {"exact": "x-person"}
+            ),
+        ],
+        lambda d: d.at_filter("ExternalProcessor").replace(" (", ".typed_config ("),
+        "warning",
+        ("sets x-person", "believed"),
+    ),
+    Case(
+        "header-withheld",
+        lambda d: [
+            d.policy["cache"]["exact"].update(scope="user"),
+            d.filter("ApiKeyAuth").update(
+                {
+                    "@type": f"{GOOGLE}.extensions.filters.http.ext_authz.v3.ExtAuthz",
+                    "grpc_service": {"envoy_grpc": {"cluster_name": "forebay"}},
+                }
+            ),
+            forwarded_without("x-user-id")(d),
+        ],
+        lambda d: d.at_ext_proc("forward_rules"),
+        words=("by x-user-id and",),
+    ),
+    Case(
         "auth-fails-open",
         lambda d: [
             d.filter("ApiKeyAuth").update(

@@ -11,8 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.config import ConfigError, from_document, load
+from extproc.config import ConfigError, Credentials, credentials, from_document, load
 from extproc.gateway import Gateway
+from extproc.tenants import Tenants
 
 REFERENCE = Path(__file__).parents[2] / "envoy" / "envoy.yaml"
 
@@ -54,6 +55,11 @@ def test_cached_input_costs_as_input_unless_the_price_says_otherwise() -> None:
 
 def _priced(**price: Any) -> dict[str, Any]:
     return {"pools": {"small": {"model": "s", "slots": 1, "price": price}}}
+
+
+def redis(exact: Any = None, secret_file: str | None = None, **keys: Any) -> dict[str, Any]:
+    store = {"redis": {"url": "redis://h:1", **keys}}
+    return {"cache": {"store": store, "secret_file": secret_file, "exact": exact or {}}}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,34 @@ def _priced(**price: Any) -> dict[str, Any]:
         ({"admission": {"on_overload": ["shed", "cached"]}}, "forebay.admission: on_overload: "),
         ({"admission": {"slo": {"percentile": 1}}}, "forebay.admission.slo.percentile: "),
         ({"tenant_header": "X-Tenant"}, "forebay.tenant_header: write a header name"),
+        ({"user_header": "X User"}, "forebay.user_header: write a header name"),
+        ({"cache": {"store": "redis"}}, "forebay.cache.store: write memory, or a block: {redis"),
+        ({"cache": {"store": {"reddis": {}}}}, "forebay.cache.store.reddis: unknown key; did you"),
+        (redis(url="redis://:secret@h:1"), "forebay.cache.store.redis.url: write no credential"),
+        (redis(url="http://h:1"), "forebay.cache.store.redis.url: write redis://host:port"),
+        (redis(url="redis://h:1/x"), "forebay.cache.store.redis.url: write redis://host:port"),
+        ({"cache": {"store": {"redis": {}}}}, "forebay.cache.store.redis.url: missing"),
+        (redis(timelimit="1s"), "forebay.cache.store.redis.timelimit: unknown key; did you mean t"),
+        (redis(time_limit=20), "forebay.cache.store.redis.time_limit: write a duration"),
+        (redis(ca_file="/x"), "forebay.cache.store.redis: ca_file and cert_file are for TLS"),
+        (
+            redis(url="rediss://h:1", cert_file="/x"),
+            "forebay.cache.store.redis: cert_file and key_file: name both or none",
+        ),
+        (redis(url="redis://h:1/2", cluster=True), "forebay.cache.store.redis: url: a cluster has"),
+        (redis(exact={"max_bytes": "1MiB"}), "forebay.cache: exact.max_bytes is for memory"),
+        ({"cache": {"exact": {"scope": "all"}}}, "forebay.cache.exact.scope: must be 'user', "),
+        ({"cache": {"exact": {"store": "all"}}}, "forebay.cache.exact.store: must be 'determ"),
+        (
+            {"cache": {"exact": {"ttl_jitter": 1}}},
+            "forebay.cache.exact.ttl_jitter: must be at most",
+        ),
+        ({"cache": {"secret_file": 1}}, "forebay.cache.secret_file: must be a path"),
+        (
+            {"tenants": {"a": {"cache": {"scop": "user"}}}},
+            "forebay.tenants.a.cache.scop: unknown k",
+        ),
+        ({"tenants": {"a": {"cache": {"exact": "x"}}}}, "forebay.tenants.a.cache.exact: must be t"),
         ({"routing": {"auto_model": "s"}}, "forebay.pools.small.model: is also"),
         ({"admin": "9902"}, "forebay.admin: "),
         (
@@ -228,11 +262,106 @@ def test_small_and_large_are_found_by_name_or_order() -> None:
     assert routing("large", "x", "small") == ("small", "large")
 
 
-def test_a_tenant_header_that_envoy_withholds_is_refused() -> None:
+@pytest.mark.parametrize("key", ["tenant_header", "user_header"])
+def test_a_header_that_envoy_withholds_is_refused(key: str) -> None:
     document = reference()
-    document["node"]["metadata"]["forebay"]["tenant_header"] = "x-org"
-    with pytest.raises(ConfigError, match=r"forebay\.tenant_header: .* do not let x-org through"):
+    policy = document["node"]["metadata"]["forebay"]
+    policy[key] = "x-org"
+    policy["cache"]["exact"]["scope"] = "user"
+    with pytest.raises(ConfigError, match=rf"forebay\.{key}: .* do not let x-org through"):
         from_document(document)
+
+
+def test_the_user_header_matters_only_where_something_is_cached_by_user() -> None:
+    document = reference()
+    document["node"]["metadata"]["forebay"]["user_header"] = "x-person"
+    assert from_document(document).config.scopes == {"tenant"}
+
+
+def test_what_a_tenant_leaves_out_of_its_cache_is_as_for_all() -> None:
+    config = from_document(
+        policy(
+            cache={"exact": {"scope": "public", "store": "asked"}},
+            tenants={
+                "plain": {},
+                "own": {"cache": {"scope": "user", "store": "deterministic"}},
+                "none": {"cache": {"exact": False}},
+            },
+        )
+    ).config
+    tenants = Tenants(config)
+    caching = {name: tenants.resolve(name).caching for name in ("plain", "own", "none", "unknown")}
+    assert caching == {
+        "plain": ("public", "asked"),
+        "own": ("user", "deterministic"),
+        "none": None,
+        "unknown": ("public", "asked"),
+    }
+    assert config.scopes == {"public", "user"}
+    assert Tenants(from_document(policy()).config).resolve("a").caching is None
+
+
+def test_secrets_come_from_files_or_the_environment_and_show_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(**more: Any) -> Credentials:
+        return credentials(from_document(policy(**redis(**more))).config.cache)
+
+    def refused(**more: Any) -> str:
+        with pytest.raises(ConfigError) as error:
+            read(**more)
+        return str(error.value)
+
+    for variable in ("FOREBAY_CACHE_SECRET", "FOREBAY_REDIS_PASSWORD"):
+        monkeypatch.delenv(variable, raising=False)
+    memory = credentials(from_document(policy(cache={"exact": {}})).config.cache)
+    assert len(memory.secret) == 32
+    assert refused().startswith("forebay.cache.secret_file: missing; all processors that share")
+
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of the environment")
+    monkeypatch.setenv("FOREBAY_REDIS_PASSWORD", "pass of the environment")
+    assert read().secret == b"of the environment"
+    assert read().redis_password == "pass of the environment"
+    secret, password = tmp_path / "secret", tmp_path / "password"
+    secret.write_text("of the secret file\n")
+    password.write_text("pass of the file\n")
+    found = read(secret_file=str(secret), password_file=str(password))
+    assert (found.secret, found.redis_password) == (b"of the secret file", "pass of the file")
+    assert "of the" not in repr(found)
+
+    secret.write_text("short")
+    assert refused(secret_file=str(secret)).startswith("forebay.cache.secret_file: 5 bytes; write")
+    secret.write_text("")
+    assert refused(secret_file=str(secret)).endswith("is empty")
+    missing = str(tmp_path / "missing")
+    for key in ("ca_file", "password_file"):
+        line = f"forebay.cache.store.redis.{key}: {missing} cannot be read: No such file"
+        assert refused(url="rediss://h:1", **{key: missing}).startswith(line)
+
+
+async def test_a_change_of_the_cache_keeps_what_is_stored_unless_it_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FOREBAY_CACHE_SECRET", raising=False)
+    gateway = Gateway(from_document(policy(cache={"exact": {}})).config)
+    cache = gateway.policy.cache
+    assert cache
+    try:
+        await gateway.configure(from_document(policy(cache={"exact": {"ttl": "5s"}})).config)
+        assert gateway.policy.cache is cache
+        assert cache.times.ttl_s == 5
+        old = gateway.policy
+        with pytest.raises(ConfigError, match="secret_file: missing"):
+            await gateway.configure(from_document(policy(**redis())).config)
+        assert gateway.policy is old  # refused as a whole
+        monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of the environment")
+        await gateway.configure(from_document(policy(**redis())).config)
+        assert gateway.policy.cache
+        assert gateway.policy.cache.store.stats().kind == "redis"
+        await gateway.configure(from_document(policy()).config)
+        assert gateway.policy.cache is None
+    finally:
+        await gateway.close()
 
 
 def test_deadlines_by_tenant_before_those_by_path_before_the_rest() -> None:

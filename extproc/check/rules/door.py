@@ -21,7 +21,7 @@ def tenant_header_believed(bootstrap: Bootstrap) -> Iterator[Finding]:
     header = bootstrap.policy.tenant_header
     for door, processor in bootstrap.gateways:
         before = door.filters[: processor.position]
-        auth = [one for one in before if any(one.is_a(kind) for kind in _AUTH)]
+        auth = [one for one in before if _is_auth(one)]
         if any(_sets(one, header) for one in auth):
             continue
         if auth:
@@ -37,11 +37,37 @@ def tenant_header_believed(bootstrap: Bootstrap) -> Iterator[Finding]:
         )
 
 
-def auth_fails_open(bootstrap: Bootstrap) -> Iterator[Finding]:
-    header = bootstrap.policy.tenant_header
-    for door, processor in bootstrap.gateways:
-        if is_stripped(door, header):
+def user_header_believed(bootstrap: Bootstrap) -> Iterator[Finding]:
+    header = bootstrap.policy.user_header
+    for door, processor in bootstrap.gateways if header else ():
+        if any(_sets(one, header) for one in door.filters[: processor.position] if _is_auth(one)):
             continue
+        if is_stripped(door, header):
+            yield warning(
+                "user-header-unset",
+                processor.spot,
+                f"No auth filter before the processor sets {header}: what is to be cached by user "
+                "is not cached at all.",
+                f"Let jwt_authn (claim_to_headers) or ext_authz write {header}, or take another "
+                "cache.exact.scope.",
+            )
+        else:
+            yield warning(
+                "user-header-believed",
+                processor.spot,
+                f"No auth filter before the processor sets {header}: a client's own is believed, "
+                "so it can read what was answered to any user of its tenant.",
+                f"Let jwt_authn (claim_to_headers) or ext_authz write {header}, and remove the "
+                "client's own in early_header_mutation_extensions.",
+            )
+
+
+def auth_fails_open(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door, processor in bootstrap.gateways:
+        kept = [name for name in bootstrap.policy.identity if not is_stripped(door, name)]
+        if not kept:
+            continue
+        header = " and ".join(kept)
         for one in door.filters[: processor.position]:
             if way := _lets_pass(one):
                 yield warning(
@@ -49,9 +75,13 @@ def auth_fails_open(bootstrap: Bootstrap) -> Iterator[Finding]:
                     one.spot,
                     f"{way} lets requests pass unauthenticated, with the {header} that the client "
                     "wrote itself.",
-                    f"Remove {header} in early_header_mutation_extensions; the filter sets it "
+                    f"Remove {header} in early_header_mutation_extensions; the filter sets them "
                     "anew for whom it knows.",
                 )
+
+
+def _is_auth(one: Filter) -> bool:
+    return any(one.is_a(kind) for kind in _AUTH)
 
 
 def _sets(one: Filter, header: str) -> bool:
@@ -146,6 +176,7 @@ def request_timeout(bootstrap: Bootstrap) -> Iterator[Finding]:
 
 RULES = (
     tenant_header_believed,
+    user_header_believed,
     auth_fails_open,
     local_ratelimit,
     local_reply,

@@ -143,7 +143,7 @@ def metadata(bootstrap: Bootstrap) -> Iterator[Finding]:
 
 
 def forwarded_headers(bootstrap: Bootstrap) -> Iterator[Finding]:
-    needed = (*_READS, bootstrap.policy.tenant_header)
+    needed = (*_READS, *bootstrap.policy.identity)
     for _, processor in bootstrap.gateways:
         if withheld := [name for name in needed if not _is_forwarded(processor, name)]:
             yield error(
