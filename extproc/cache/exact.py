@@ -49,7 +49,7 @@ class Fill:
     """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s. Others
     may wait for it, once it leads; `give_up` tells them that none will come of it."""
 
-    __slots__ = ("_pool", "_reader", "_stale_s", "_ttl_s", "place")
+    __slots__ = ("_pool", "_reader", "_stale_s", "flight", "place", "stored", "ttl_s")
 
     def __init__(
         self, place: Place, pool: str, ttl_s: float, stale_s: float, reader: AnswerReader

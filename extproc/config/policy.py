@@ -336,7 +336,7 @@ class EmbedderConfig(_Block):
 
 
 class SemanticCacheConfig(_Block):
-    """Questions that ask the same in other words get the same answer. Needs the extra `semantic`."""
+    """Questions that ask the same in other words get one answer. Needs the extra `semantic`."""
 
     scope: Literal["user", "tenant"] = "user"
     """Within whom questions are compared. user: only with a user id in user_header."""
@@ -473,7 +473,7 @@ class Config(_Block):
         if "default" not in self.tenants and self.unknown_tenant == "default":
             blocks.append(TenantCacheConfig())
         exact, alike = self.cache.exact, self.cache.semantic
-        found = {block.scope or exact.scope for block in blocks if block.exact}
+        found: set[CacheScope] = {block.scope or exact.scope for block in blocks if block.exact}
         if alike and any(block.exact and block.semantic for block in blocks):
             found.add(alike.scope)
         return found

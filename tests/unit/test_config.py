@@ -292,10 +292,10 @@ def test_what_a_tenant_leaves_out_of_its_cache_is_as_for_all() -> None:
     tenants = Tenants(config)
     caching = {name: tenants.resolve(name).caching for name in ("plain", "own", "none", "unknown")}
     assert caching == {
-        "plain": ("public", "asked"),
-        "own": ("user", "deterministic"),
+        "plain": ("public", "asked", None),
+        "own": ("user", "deterministic", None),
         "none": None,
-        "unknown": ("public", "asked"),
+        "unknown": ("public", "asked", None),
     }
     assert config.scopes == {"public", "user"}
     assert Tenants(from_document(policy()).config).resolve("a").caching is None
@@ -344,22 +344,22 @@ async def test_a_change_of_the_cache_keeps_what_is_stored_unless_it_moves(
 ) -> None:
     monkeypatch.delenv("FOREBAY_CACHE_SECRET", raising=False)
     gateway = Gateway(from_document(policy(cache={"exact": {}})).config)
-    cache = gateway.policy.cache
-    assert cache
+    caches = gateway.policy.caches
+    assert caches
     try:
         await gateway.configure(from_document(policy(cache={"exact": {"ttl": "5s"}})).config)
-        assert gateway.policy.cache is cache
-        assert cache.times.ttl_s == 5
+        assert gateway.policy.caches is caches
+        assert caches.exact.times.ttl_s == 5
         old = gateway.policy
         with pytest.raises(ConfigError, match="secret_file: missing"):
             await gateway.configure(from_document(policy(**redis())).config)
         assert gateway.policy is old  # refused as a whole
         monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of the environment")
         await gateway.configure(from_document(policy(**redis())).config)
-        assert gateway.policy.cache
-        assert gateway.policy.cache.store.stats().kind == "redis"
+        assert gateway.policy.caches
+        assert gateway.policy.caches.exact.store.stats().kind == "redis"
         await gateway.configure(from_document(policy()).config)
-        assert gateway.policy.cache is None
+        assert gateway.policy.caches is None
     finally:
         await gateway.close()
 
