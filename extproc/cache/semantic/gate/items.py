@@ -17,16 +17,25 @@ from extproc.cache.semantic.gate.words import base, meaning
 class Walk:
     """Reads words in order; the attributes are what the next item will carry."""
 
-    def __init__(self, words: list[str], literals: list[str], capitals: dict[str, str]) -> None:
+    def __init__(
+        self,
+        words: list[str],
+        literals: list[str],
+        capitals: dict[str, str],
+        modal_is_noun: bool,  # "how do I open a can": the question's own modal is gone already
+    ) -> None:
         self.words = words
         self.literals = literals
         self.capitals = capitals
+        self.modal_is_noun = modal_is_noun
         self.items: list[Item] = []
         self.past = self.future = False
         self.modals: set[str] = set()
         self.person = ""
         self.preposition = self.determiner = self.join = self.pause = ""
+        self.unused_preposition = self.unused_determiner = ""  # set, and no item carries it yet
         self.negated = self.perfect = False
+        self.auxiliary = False  # seen in this clause: a "do" behind it is a verb
         self.phrase = 0
         self.passive_at = -1  # where the last passive verb stands
         self.be_at = -1  # how many items stood before the last form of "to be"; -1: none
@@ -36,23 +45,28 @@ class Walk:
             before = self.words[position - 1] if position else ""
             after = self.words[position + 1] if position + 1 < len(self.words) else ""
             self._word(word, before, after)
+        self._end()
         if self.passive_at >= 0:
             self._agent()
 
     def _word(self, word: str, before: str, after: str) -> None:
         if word in (";", "|"):
-            self.pause = "," if word == ";" else "."
             self._new_phrase("")
-        elif word in grammar.MODAL:
+            self.pause = "," if word == ";" else "."
+            self.auxiliary = False
+        elif word in grammar.MODAL and not (self.modal_is_noun or self.unused_determiner):
+            self.auxiliary = True
             self.modals.add(grammar.MODAL[word])
             self.future |= word in ("will", "shall")
             self._new_phrase("")
         elif word in grammar.BE:
             self.past |= word in grammar.PAST_AUXILIARY
-            self.be_at = len(self.items)
+            self.auxiliary = True
             self._new_phrase("")
-        elif word in grammar.DO and after and before not in ("to", "not") and before not in grammar.MODAL:
+            self.be_at = len(self.items)
+        elif word in grammar.DO and after and before != "to" and not self.auxiliary:
             self.past |= word == "did"
+            self.auxiliary = True
             self._new_phrase("")
         elif word in grammar.HAVE and self._perfect():
             self.perfect = True
@@ -65,16 +79,23 @@ class Walk:
                 self.phrase += 1
                 if before not in grammar.JOINS and before not in grammar.PREPOSITIONS:
                     self.preposition = ""
+            if self.unused_determiner:  # "all the my"
+                self._add(self.unused_determiner)
             self.determiner = grammar.DETERMINERS[word]
+            self.unused_determiner = word
         elif word == "'s":
             if self.items:
                 self.items[-1] = self.items[-1]._replace(possessive=True)
         elif word in grammar.PREPOSITIONS and after:
-            self._new_phrase(word)
+            unused, self.unused_preposition = self.unused_preposition, ""
+            self._new_phrase(f"{unused} {word}".strip())
+            self.unused_preposition = self.preposition
         elif word in grammar.JOINS:
+            self._keep_unused()
             self.join = grammar.JOINS[word]
             self.phrase += 1
             self.determiner = ""
+            self.auxiliary = False
         elif word in grammar.SUBJECTS and self._is_subject(before, after):
             self.person = self.person or grammar.SUBJECTS[word]
             if self.person != grammar.SUBJECTS[word]:
@@ -86,7 +107,26 @@ class Walk:
             if before == "to" and base(word) in VERBS:
                 self._new_phrase("")
 
+    def _end(self) -> None:
+        """What stands last and waits for a word is a word of its own: "why not"."""
+        self._keep_unused()
+        if self.join:
+            join, self.join = self.join, ""
+            self._add(join)
+        if self.negated:
+            self.negated = False
+            self._add("^not")
+
+    def _keep_unused(self) -> None:
+        """A preposition or determiner that no word has carried is a word of its own: "is it mine or my"."""
+        for word in (self.unused_preposition, self.unused_determiner):
+            if word:
+                self.preposition = self.determiner = ""
+                self.unused_preposition = self.unused_determiner = ""
+                self._add(word)
+
     def _new_phrase(self, preposition: str) -> None:
+        self._keep_unused()
         self.phrase += 1
         self.preposition = preposition
         self.determiner = ""
@@ -134,7 +174,10 @@ class Walk:
             )
         )
         self.join = self.pause = ""
+        self.unused_preposition = self.unused_determiner = ""
         self.negated = False
+        if name in CLAUSE:
+            self.auxiliary = False
         if self.be_at >= 0 and _participle(word):
             self._passive()
 

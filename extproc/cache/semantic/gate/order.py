@@ -3,12 +3,15 @@
 
 from extproc.cache.semantic.gate.grammar import ADVERBS, SCOPE
 from extproc.cache.semantic.gate.parsed import Item, Parsed
+from extproc.cache.semantic.gate.words import known
 
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
 _FREE = frozenset("from to into in on at with for using during before after about via through".split())
-# "Python list": "list in Python"; "car tyre": "tyre of a car".
-_OF = frozenset("of in for on".split())
+# "car tyre": "tyre of a car". With "in" and "on" only names: "list in Python", but a tree house is no
+# house in a tree; and never the adjective of a country: Italian food is no food in Italy.
+_OF = frozenset(("of", "for"))
+_AT = frozenset(("in", "on"))
 
 
 def moved(asked: Parsed, stored: Parsed, pairs: list[Pair]) -> tuple[str | None, set[Pair]]:
@@ -66,7 +69,7 @@ def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) ->
                 head < len(x)
                 and x[head].phrase == x[here].phrase
                 and not x[head].join
-                and y[there].preposition in _OF
+                and _attached(x[here], y[there])
                 and x[here].preposition != y[there].preposition
                 and other[j] < there
                 and here < other[i]
@@ -76,6 +79,13 @@ def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) ->
             ):
                 return mover
     return None
+
+
+def _attached(modifier: Item, behind: Item) -> bool:
+    if modifier.nation != behind.nation:
+        return behind.preposition == "of"
+    named = "c" in (modifier.capital, behind.capital) or not known(behind.surface)
+    return behind.preposition in _OF or (behind.preposition in _AT and named)
 
 
 def _adverb(asked: Parsed, stored: Parsed, *items: Item) -> bool:

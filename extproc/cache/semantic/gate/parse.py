@@ -30,7 +30,7 @@ def parse(text: str) -> Parsed | Refused:
     words = _after_numbers(read_numbers(frame_words(tokens.words)))
     line = frame(strip_politeness(" ".join(_phrases(words))))
     question, rest = _class(line.split())
-    walk = Walk(rest, tokens.literals, tokens.capitals)
+    walk = Walk(rest, tokens.literals, tokens.capitals, modal_is_noun=question == "howto")
     walk.read()
     items = walk.items
     if question == "diff" or question == "far":
@@ -47,6 +47,7 @@ def parse(text: str) -> Parsed | Refused:
         payloads=tokens.payloads,
         tense="past" if walk.past else "future" if walk.future else "",
         perfect=walk.perfect,
+        passive=walk.passive_at >= 0,
         modals=frozenset() if howto else frozenset(walk.modals),
         person="" if howto else walk.person,
         lower=tokens.lower,
@@ -89,6 +90,8 @@ def _class(words: list[str]) -> tuple[str, list[str]]:
     if not words:
         return "do", words
     first = words[0]
+    if first.startswith("_can-"):
+        return "yn", words
     if first[0] == "_":
         return first[1:], words[1:]
     if first == "how" and len(words) > 1 and words[1] in COUNTED:
@@ -111,8 +114,14 @@ def _sorted_sides(items: list[Item]) -> list[Item]:
         return items
     sides = [items[:cut], items[cut:]]
     plain = [
-        [item._replace(join="", preposition="", phrase=number) for item in side]
-        for number, side in enumerate(sides)
+        [
+            item._replace(
+                join="",
+                preposition="" if item.preposition in ("between", "from") else item.preposition,
+            )
+            for item in side
+        ]
+        for side in sides
     ]
     plain.sort(key=lambda side: [item.word for item in side])
     plain[1][0] = plain[1][0]._replace(join="and")

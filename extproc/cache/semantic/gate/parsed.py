@@ -29,6 +29,7 @@ class Parsed(NamedTuple):
     payloads: tuple[str, ...]  # what stands in quotes, after a colon, on further lines: verbatim
     tense: str  # "past", "future", or "" (present, or none said)
     perfect: bool  # "has he seen"
+    passive: bool  # "can it be bought" names no subject
     modals: frozenset[str]
     person: str  # who the subject is: "i", "you", "one" or ""
     lower: bool  # written without any capital: capitals say nothing

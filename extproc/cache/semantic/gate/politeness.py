@@ -12,7 +12,8 @@ _VERBS = (
 
 _BEFORE = [
     (r"^(hi|hey|hello|greetings|good (morning|afternoon|evening)|ok|okay|well|so|dear)"
-     r"( there| all| everyone| everybody| assistant)?( [;|])? (?=\S)", ""),
+     r"( there| all| everyone| everybody| assistant)?( [;|] | (?=(" + _ASK + "|" + _VERBS +
+     r"|please|kindly|can|could|would|will|do|does|is|are|i) ))", ""),
     (r"^(a )?quick question( for you)? [;|] ", ""),
     (r"^(sorry|excuse me|thanks|thank you)( [;|]) ", ""),
     (r"^(please|kindly)( [;|])? (?!my|the|your|him|her|them|everyone)", ""),
@@ -33,13 +34,16 @@ _BEFORE = [
     (r"^(please )?(let me know|tell me) (?=(the|about)\b)", "tell "),
     (r"^(please|kindly) (?=(" + _VERBS + r")\b)", ""),
     (r"^(help|assist) me (to )?(understand|learn) (?=(how|what|why)\b)", ""),
-    (r"^(write|give|show|tell|provide|send|draft|make|create|find|get|suggest|recommend) me "
+    (r"^(write|give|show|tell|provide|send|draft|create|find|suggest|recommend) me "
      r"(?!how|what|why)", r"\1 "),
     (r"^(explain|state|say|clarify|describe) (?=(how|why|where|when|who)\b)", ""),
 ]  # fmt: skip
 _BEHIND = [
-    (r"( [;|])? (please|thanks|thank you|thx|cheers)( (so|very) much| a lot)?( in advance)?$", ""),
-    (r"^((?:" + _VERBS + r") .+) (for|to) me$", r"\1"),
+    (r" [;|] (please|thanks|thank you|thx|cheers)( (so|very) much| a lot)?( in advance)?$", ""),
+    (r"^(?!.*\b(?:say|said|saying|words?|spell|type|sing|means?|translate|write|pronounce|sign)\b)(.+) please$",
+     r"\1"),
+    (r"^((?:" + _VERBS + r") .+) for me$", r"\1"),
+    (r"^((?:explain|describe|clarify) .+) to me$", r"\1"),
 ]
 
 _RULES_BEFORE = [(re.compile(pattern), new) for pattern, new in _BEFORE]

@@ -27,7 +27,10 @@ _MEASURES = "|".join(_MEASURE)
 _HOW_TO = [
     (r"^(?:i (?:want|need|would like|am trying) to )(.+?) [|;] (?:so )?how (?:do|can|should|would) i "
      r"(?:do (?:that|this|so|it)|go about (?:it|that|this))$", r"_howto \1"),
-    (r"^how (?:do|can|should|could|would|might|to) " + _ONE + r" (?:best |go about |possibly )?(?=\S)",
+    # "How do you store my data?" asks for no instruction; "your" of a general "you" is "my".
+    (r"^how (?:do|can|should|could|would) you (?!.*\b(?:my|me|us|our|like|feel|think)\b)(.+? )your\b",
+     r"_howto \1my"),
+    (r"^how (?:do|can|should|could|would|might|to) (?!you .*\b(?:my|me|us|our|like|feel|think)\b)" + _ONE + r" (?:best |go about |possibly )?(?=\S)",
      "_howto "),
     (r"^how does one (?:go about )?", "_howto "),
     (r"^(?:explain |show |teach |tell |describe |show me |teach me )?how to ", "_howto "),
@@ -42,7 +45,9 @@ _HOW_TO = [
      + NP + " recipe$", r"_howto make \1"),
     (r"^(?:i need |can i get )?(?:some )?(?:help|instructions|guidance|guide|advice) "
      r"(?:with |on |for )?(?=[a-z]{3,}ing )", "_howto "),
-    (r"^(?:i need (?:some )?)?(?:help|assist)(?: me)? (?:to )?(?!with |on |for |me |in )(?=[a-z]+ )",
+    (r"^(?:i need (?:some )?)?(?:help|assist)(?: me)? (?:to )?"
+     r"(?!with |on |for |me |in |write |draft |translate |summarize |rewrite |create |design |plan |find "
+     r"|choose |decide |compose |generate |understand )(?=[a-z]+ )",
      "_howto "),
     (r"^(?:instructions|steps|a guide|guide|give instructions) (?:to|for|on how to|on) (?=\S)", "_howto "),
     (r"^how (?:should|can|could|must|to) " + NP + r" be ([a-z]+)(?= |$)(?!.* by )", r"_howto \2 \1"),
@@ -96,7 +101,7 @@ _REASON = [
     (r"^(?:for what reason|how come) ", "why "),
     (r"^what (?:causes|cause) ", "why "),
     (r"^what caused ", "why did "),
-    (r"^(why (?:do |does |did )?.+?) (?:form|occur|exist|happen|arise)$", r"\1"),
+    (r"^(why (?:do |does |did )?.+?) (?:form|occur|happen|arise)$", r"\1"),
 ]  # fmt: skip
 _COMPARE = [
     (r"^" + NP + r" (?:vs|versus|or) " + NP + r" [;|] what (?:is|are) the differences?$",
@@ -107,8 +112,10 @@ _COMPARE = [
     (r"^what (?:makes|distinguishes) " + NP + " (?:different )?from ", r"_diff \1 and "),
 ]  # fmt: skip
 _POSSIBLE = [
-    (r"^is it (?:possible|ok|okay|alright|allowed|permissible) for " + NP + " to ", r"can \1 "),
-    (r"^is it (?:possible|ok|okay|alright) to ", "can you "),
+    (r"^is it (?:ok|okay|alright|fine) for " + NP + " to ", r"_can-ok \1 "),
+    (r"^is it (?:ok|okay|alright|fine) (?:if you|if i|to) ", "_can-ok you "),
+    (r"^is it possible for " + NP + " to ", r"_can-possible \1 "),
+    (r"^is it possible to ", "_can-possible you "),
     (r"^is it impossible to ", "can you not "),
     (r"^why is it impossible to ", "why can you not "),
     (r"^why can not ", "why can not "),
@@ -163,11 +170,10 @@ _WHAT = [
     (r"\bcheck (?:whether|if) ", "check "),
     (r"\b(program|function|script|query|method|class|macro|regex|command) (?:that|which) (?:can )?([a-z]+)",
      r"\1 to \2"),
-    (r"\bto create\b", "to create"),
     (r"\b(_howto make|to make) (an?) ", r"_howto create \2 "),
 ]  # fmt: skip
 _LISTS = [
-    (r"^(?:what|which) are (?:some|some of the|a-few|several|examples of) (?:good |smart |useful |great )?",
+    (r"^(?:what|which) are (?:some|some of the|a-few|several|examples of) ",
      "_list "),
     (r"^(?:list|name|enumerate|give|tell|state|mention)(?: me)? (?:some |a-few )(?:of the )?", "_list "),
     (r"^(?:list|name|enumerate|give|state|mention|show)(?: me)? (?!me\b)", "_list "),

@@ -9,7 +9,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from extproc.cache.semantic.gate.lexicon import UNITS_AFTER_NUMBER
+from extproc.cache.semantic.gate.lexicon import PHRASES, UNITS_AFTER_NUMBER
 
 
 class Tokens(NamedTuple):
@@ -25,6 +25,7 @@ QUOTED = re.compile(r'"([^"]+)"' + r"|(?<![\w'(\[=])'([^'\s](?:[^']|'(?=\w))*)'(
 AFTER_COLON = re.compile(r"(?<=\w):\s+(\S.*)$")
 GREETING = re.compile(r"^(hi|hello|hey|question|quick question|just wondering|dear)\b", re.I)
 COMPARED = re.compile(r"^[^:]{1,60}\b(vs\.?|versus|or)\b[^:]{1,60}:\s+wh", re.I)
+PLAIN_CODE = re.compile(r"`([a-z0-9]+(?: [a-z0-9]+)*)`")
 GLOSS = re.compile(r"\b([A-Z]{2,6}) \(([A-Za-z]+(?: [A-Za-z]+){1,6})\)")
 
 WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*'?")
@@ -59,7 +60,7 @@ def tokenise(text: str) -> Tokens:
 
     first_line, _, more = text.partition("\n")
     text = QUOTED.sub(keep, first_line)
-    text = GLOSS.sub(_gloss, text)
+    text = PLAIN_CODE.sub(_without_ticks, GLOSS.sub(_gloss, text))
     tail = AFTER_COLON.search(text)
     if tail and not GREETING.match(text) and not COMPARED.match(text):
         # A payload may hold quotes itself: all of it is verbatim, in its order.
@@ -74,6 +75,11 @@ def _gloss(match: re.Match[str]) -> str:
     """'NLP (natural language processing)' says its expansion twice."""
     initials = "".join(word[0] for word in match[2].split()).upper()
     return match[2] if initials == match[1] else match[0]
+
+
+def _without_ticks(match: re.Match[str]) -> str:
+    """`chmod 755` is chmod 755, unless a word in it would be read as English grammar."""
+    return match[0] if NOT_NAMES & set(match[1].split()) else match[1]
 
 
 class _Reader:
@@ -148,7 +154,9 @@ class _Reader:
 
     def _number_or_literal(self, core: str) -> None:
         match = NUMBER.fullmatch(core)
-        if date := ISO_DATE.fullmatch(core):
+        if core.lower() in PHRASES:
+            self.words.append(core.lower())
+        elif date := ISO_DATE.fullmatch(core):
             self.words.append(f"#d{int(date[1])}-{int(date[2])}-{int(date[3])}")
         elif core.lower() in UNITS_AFTER_NUMBER:
             self.words.append(UNITS_AFTER_NUMBER[core.lower()])

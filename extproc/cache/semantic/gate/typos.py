@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from extproc.cache.semantic.gate.words import known
 
-SHORTEST = 6
+SHORTEST = 7
 FRAME_WORDS = (
     "between definition describe difference different explain meaning recommend suggest summarize"
     " translate convert compare without number should could would which where purpose please"

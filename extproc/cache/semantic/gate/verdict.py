@@ -1,8 +1,9 @@
 """Whether two parsed texts ask the same. Fail-closed: a hit needs every word of both sides explained,
 used alike and in an order that says the same; the first doubt is the answer."""
 
-from extproc.cache.semantic.gate.agreement import disagreement, preposition_differs
+from extproc.cache.semantic.gate.agreement import disagreement
 from extproc.cache.semantic.gate.grammar import SCOPE
+from extproc.cache.semantic.gate.lexicon import VERBS
 from extproc.cache.semantic.gate.match import Matched, match
 from extproc.cache.semantic.gate.order import moved
 from extproc.cache.semantic.gate.parsed import Parsed, Verdict
@@ -22,15 +23,11 @@ def same_question(asked: Parsed, stored: Parsed) -> Verdict:
 def _word_by_word(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
     if why := _unexplained(asked, stored, matched):
         return why
-    for i, j in matched.pairs:
-        if why := disagreement(asked, stored, asked.items[i], stored.items[j]):
-            return why
     why, compounds = moved(asked, stored, matched.pairs)
     if why:
         return why
-    for pair in matched.pairs:
-        a, b = asked.items[pair[0]], stored.items[pair[1]]
-        if pair not in compounds and (why := preposition_differs(a, b)):
+    for i, j in matched.pairs:
+        if why := disagreement(asked, stored, i, j, (i, j) in compounds):
             return why
     return _negation_moved(asked, stored, matched) or _pauses(asked, stored, matched)
 
@@ -38,10 +35,10 @@ def _word_by_word(asked: Parsed, stored: Parsed, matched: Matched) -> str | None
 def _unexplained(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
     if matched.left:
         word = asked.items[matched.left[0]].surface
-        return f"'{word}' in the one is explained by no word of the other"
+        return f"'{word}' of the asked text is explained by no word of the stored one"
     if matched.right:
         word = stored.items[matched.right[0]].surface
-        return f"'{word}' in the other is explained by no word of the one"
+        return f"'{word}' of the stored text is explained by no word of the asked one"
     return None
 
 
@@ -50,7 +47,12 @@ def _negation_moved(asked: Parsed, stored: Parsed, matched: Matched) -> str | No
     if all(asked.items[i].negated == stored.items[j].negated for i, j in matched.pairs):
         return None
     items = asked.items + stored.items
-    if sum(i.negated for i in items) > 2 or any(i.join or i.pause or i.word in SCOPE for i in items):
+    if (
+        asked.question in ("howto", "do")
+        or sum(item.negated for item in items) > 2
+        or any(item.join or item.pause or item.word in SCOPE for item in items)
+        or any(item.preposition == "to" and item.word in VERBS for item in items)
+    ):
         return "'not' applies to different words"
     return None
 

@@ -6,6 +6,7 @@ Each veto is a function of the two sides that returns a sentence, or None. None 
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from extproc.cache.semantic.gate.grammar import MODAL
 from extproc.cache.semantic.gate.parsed import Item, Parsed
 
 Veto = Callable[[Parsed, Parsed], str | None]
@@ -30,7 +31,8 @@ _KIN = {
     frozenset(("when", "when-time")): lambda p: True,
     frozenset(("when", "when-date")): lambda p: True,
 }
-_GENERIC_PERSONS = frozenset(("i", "you", "we", "one"))
+CAN = {MODAL["_can-ok"], MODAL["_can-possible"]}
+_GENERIC = frozenset(("i", "you", "we", "one"))
 
 
 def first_veto(asked: Parsed, stored: Parsed) -> str | None:
@@ -83,14 +85,18 @@ def tense(asked: Parsed, stored: Parsed) -> str | None:
 
 
 def modality(asked: Parsed, stored: Parsed) -> str | None:
+    modals = asked.modals | stored.modals
+    if "can" in asked.modals ^ stored.modals and len(modals) == 2 and modals & CAN:
+        return None  # "is it possible to" and "is it ok to" are both asked by "can you"
     return _differ("modal verbs", asked.modals, stored.modals)
 
 
 def person(asked: Parsed, stored: Parsed) -> str | None:
     one, other = asked.person, stored.person
-    if one == other or "" in (one, other):
-        return None
-    if asked.modals and asked.question != "yn" and {one, other} <= _GENERIC_PERSONS:
+    unsaid = asked if not one else stored
+    if one == other or ("" in (one, other) and unsaid.passive):
+        return None  # "can it be bought" names nobody
+    if asked.modals and asked.question != "yn" and {one, other} <= _GENERIC:
         return None
     return f"one asks about '{one}', the other about '{other}'"
 
