@@ -96,6 +96,8 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
     if _inside(asked, i) and _inside(stored, j):
         return None  # said once, at the first word of the phrase
     said, unsaid = ((asked, i), (stored, j)) if a.determiner else ((stored, j), (asked, i))
+    if "" in both and _inside(*said):
+        return None
     if both == {"the", ""} and (_only_one(*said) or _only_one(*unsaid)):
         return None
     if both == {"a", ""} and (asked.question == "howto" or _is_name(a) or _is_name(b)):

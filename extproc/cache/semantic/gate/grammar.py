@@ -1,6 +1,6 @@
 """The small words of English by what they do. None is dropped without leaving a mark that is compared."""
 
-BE = frozenset("is are was were am be been being".split())
+BE = frozenset("is are was were am be been".split())
 DO = frozenset("do does did".split())
 HAVE = frozenset("has have had having".split())
 MODAL = {"may": "can", "shall": "will", "ought": "should"} | {

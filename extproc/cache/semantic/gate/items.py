@@ -100,8 +100,6 @@ class Walk:
             self.person = self.person or grammar.SUBJECTS[word]
             if self.person != grammar.SUBJECTS[word]:
                 self._add(word)
-        elif word == "there" and (before in grammar.BE or after in grammar.BE):
-            pass
         else:
             self._add(word)
             if before == "to" and base(word) in VERBS:

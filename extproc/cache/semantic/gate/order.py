@@ -2,6 +2,7 @@
 "does A sue B", "10 by 2"."""
 
 from extproc.cache.semantic.gate.grammar import ADVERBS, SCOPE
+from extproc.cache.semantic.gate.lexicon import NAMES, VERBS
 from extproc.cache.semantic.gate.parsed import Item, Parsed
 from extproc.cache.semantic.gate.words import known
 
@@ -54,8 +55,8 @@ def _phrases(a: Item, b: Item, c: Item, d: Item) -> bool:
         a.preposition == b.preposition
         and c.preposition == d.preposition
         and a.preposition != c.preposition
-        and a.preposition in _FREE
-        and c.preposition in _FREE
+        and {a.preposition, c.preposition} <= _FREE
+        and not any(item.preposition == "to" and item.word in VERBS for item in (a, c))
     )
 
 
@@ -64,9 +65,9 @@ def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) ->
     for mover, other in ((one, two), (two, one)):
         for x, y, i, j in ((a, b, 0, 1), (b, a, 1, 0)):
             here, there = mover[i], mover[j]
-            head = here + 1  # the word that it stands before
+            head = _behind_phrase(x, here, y, there)
             if (
-                head < len(x)
+                here < head < len(x)
                 and x[head].phrase == x[here].phrase
                 and not x[head].join
                 and _attached(x[here], y[there])
@@ -75,16 +76,31 @@ def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) ->
                 and here < other[i]
                 and (x[head].word == y[other[j]].word or y[there].preposition == "in")
                 and any(item.word == x[head].word for item in y[:there])
-                and not _numeric(x[here], x[head])
+                and not _numeric(*x[here : head + 1])
             ):
                 return mover
     return None
 
 
+def _behind_phrase(x: tuple[Item, ...], here: int, y: tuple[Item, ...], there: int) -> int:
+    """Where in `x` the words end that are the rest of the phrase at `there`: 'Java string' in
+    'Java string length', 'the length of a Java string'. 0 if `x` does not have them in a row."""
+    phrase = y[there].phrase
+    while there < len(y) and y[there].phrase == phrase:
+        if here == len(x) or x[here].word != y[there].word:
+            return 0
+        here, there = here + 1, there + 1
+    return here
+
+
 def _attached(modifier: Item, behind: Item) -> bool:
     if modifier.nation != behind.nation:
         return behind.preposition == "of"
-    named = "c" in (modifier.capital, behind.capital) or not known(behind.surface)
+    named = (
+        "c" in (modifier.capital, behind.capital)
+        or behind.surface in NAMES
+        or not known(behind.surface)
+    )
     return behind.preposition in _OF or (behind.preposition in _AT and named)
 
 

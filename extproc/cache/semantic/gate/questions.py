@@ -6,6 +6,8 @@ It works on words in small letters with one space between; NP is up to ten words
 
 import re
 
+from extproc.cache.semantic.gate.words import base
+
 NP = r"([^ ;|]+(?: [^ ;|]+){0,9}?)"
 _ONE = r"(?:i|we|you|one|someone|somebody|anyone|people|a person)"
 _WAY = (
@@ -50,7 +52,9 @@ _HOW_TO = [
      r"|choose |decide |compose |generate |understand )(?=[a-z]+ )",
      "_howto "),
     (r"^(?:instructions|steps|a guide|guide|give instructions) (?:to|for|on how to|on) (?=\S)", "_howto "),
-    (r"^how (?:should|can|could|must|to) " + NP + r" be ([a-z]+)(?= |$)(?!.* by )", r"_howto \2 \1"),
+    (r"^how (?:should|can|could|must|to) " + NP + r" be ([a-z]+)(?= |$)(?!.* by )",
+     lambda m: f"_howto {base(m[2])} {m[1]}"),
+    (r"^what is (?:the )?(?:fastest|quickest) way to (.+)$", r"_howto \1 fast"),
     (r"^_howto get (?=the (?:length|size|number|value|sum|average|index|type) )", "_howto find "),
     (r"^_howto become fluent in (.+)$", r"_howto speak \1 fluently"),
     (r"^_howto improve (?:my |your )?(sleep|sleeping)$", r"_howto sleep better"),
@@ -69,6 +73,8 @@ _ENTITY = [
     (r"^by whom (?:was|were) " + NP + r" ([a-z]+)$", r"who \2 \1"),
     (r"^who (?:was|were) " + NP + r" ([a-z]+(?:ed|en|own|wn)) by$", r"who \2 \1"),
     (r"^which ([a-z]+) is the ((?:#o\d+ )?[a-z]+est)( .+)?$", r"_what is the \2 \1\3"),
+    (r"^(_?(?:what|which|who) .*\b(?:#o\d+ )?(?:[a-z]+est|most [a-z]+)\b.*) "
+     r"(?:in the (?:whole |entire )?world|on (?:planet )?earth)$", r"\1"),
     (r"^(?:what|which) (?:city|town|place) is the capital\b", "_what is the capital"),
     (r"^at (?:what|which) temperature does " + NP + " (boil|melt|freeze)s?$",
      lambda m: f"_what is the {m[2].rstrip('e')}ing point of {m[1]}"),
@@ -123,13 +129,16 @@ _POSSIBLE = [
     (r"^(is|are|am) " + NP + " able to ", r"can \2 "),
     (r"\b(is|are) unable to\b", "can not"),
     (r"\b(is|are|am) able to\b", "can"),
-    (r"^can " + NP + r" be ([a-z]+) safely$", r"is it safe to \2 \1"),
+    (r"^can " + NP + r" be ([a-z]+) safely$", lambda m: f"is it safe to {base(m[2])} {m[1]}"),
     (r"^is " + NP + r" safe to ([a-z]+)$", r"is it safe to \2 \1"),
     (r"^(?:is|are) " + NP + " (?:edible|safe to eat)$", r"can you eat \1"),
     (r"^is (?:drinking |eating )?" + NP + r" (bad|good) for (?:your|my|one 's|the|our) health$",
      r"is \1 \2 for you"),
     (r"^what happens (?:when|if) " + NP + r" and " + NP + r" are (mixed|combined)$",
-     r"what happens when you \3 \1 and \2"),
+     lambda m: f"what happens when you {base(m[3])} {m[1]} and {m[2]}"),
+    (r"\b(mix|combine|blend|mixing|combining) ([a-z]+) with ([a-z]+)", r"\1 \2 and \3"),
+    (r"^what effects? (?:does|do) " + NP + " have on ", r"how does \1 affect "),
+    (r"^what (?:is|are) the effects? of " + NP + " on ", r"how does \1 affect "),
     (r"^(is|are|do|does|did|was|were|can|could|will|would|should|has|have) n't ", r"\1 "),
     (r"^is " + NP + r" slower than " + NP + "$", r"is \2 faster than \1"),
     (r"^is " + NP + r" smaller than " + NP + "$", r"is \2 bigger than \1"),
@@ -167,7 +176,7 @@ _WHAT = [
     (r"^what " + NP + r" (?:does|do) " + NP + " have$", r"_what is the \1 of \2"),
     (r"^(?:give|write|provide|make|create) (?:a |the )?summary of ", "summarize "),
     (r"^(?:write|give|make) (?:a|an) (?=(?:summary|translation)\b)", "write a "),
-    (r"\bcheck (?:whether|if) ", "check "),
+    (r"\b(check)s? (?:whether|if) ", r"\1 "),
     (r"\b(program|function|script|query|method|class|macro|regex|command) (?:that|which) (?:can )?([a-z]+)",
      r"\1 to \2"),
     (r"\b(_howto make|to make) (an?) ", r"_howto create \2 "),

@@ -8,7 +8,7 @@ from extproc.cache.semantic.gate.words import known
 SHORTEST = 7
 FRAME_WORDS = (
     "between definition describe difference different explain meaning recommend suggest summarize"
-    " translate convert compare without number should could would which where purpose please"
+    " translate convert compare without temperature population distance weather language country"
 ).split()
 
 
@@ -30,8 +30,7 @@ def one_slip(wrong: str, right: str) -> bool:
 def slip_of(wrong: str, right: str) -> bool:
     """A slip only if the one is no word at all and the other is; names are not slips of words."""
     return (
-        min(len(wrong), len(right)) >= SHORTEST - 1
-        and max(len(wrong), len(right)) >= SHORTEST
+        min(len(wrong), len(right)) >= SHORTEST
         and wrong.isalpha()
         and right.isalpha()
         and not known(wrong)
@@ -48,4 +47,4 @@ def _frame_word(word: str) -> str:
 
 def frame_words(words: list[str]) -> list[str]:
     """Repairs slips in the words that frames are made of, which no other text can explain."""
-    return [_frame_word(w) if len(w) >= SHORTEST - 1 and w.isalpha() else w for w in words]
+    return [_frame_word(w) if len(w) >= SHORTEST and w.isalpha() else w for w in words]
