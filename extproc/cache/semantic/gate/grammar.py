@@ -3,9 +3,11 @@
 BE = frozenset("is are was were am be been".split())
 DO = frozenset("do does did".split())
 HAVE = frozenset("has have had having".split())
-MODAL = {"may": "can", "shall": "will", "ought": "should"} | {
-    word: word for word in "can could will would should must might".split()
-} | {"_can-ok": "can, as in 'is it ok'", "_can-possible": "can, as in 'is it possible'"}
+MODAL = (
+    {"may": "can", "shall": "will", "ought": "should"}
+    | {word: word for word in "can could will would should must might".split()}
+    | {"_can-ok": "can, as in 'is it ok'", "_can-possible": "can, as in 'is it possible'"}
+)
 PAST_AUXILIARY = frozenset("was were did had".split())
 AUXILIARY = BE | DO | frozenset(MODAL)
 DETERMINERS = {"a": "a", "an": "a", "the": "the"} | {

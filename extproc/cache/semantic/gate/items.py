@@ -35,6 +35,7 @@ class Walk:
         self.preposition = self.determiner = self.join = self.pause = ""
         self.unused_preposition = self.unused_determiner = ""  # set, and no item carries it yet
         self.negated = self.perfect = False
+        self.first_auxiliary = ""
         self.auxiliary = False  # seen in this clause: a "do" behind it is a verb
         self.phrase = 0
         self.passive_at = -1  # where the last passive verb stands
@@ -62,11 +63,13 @@ class Walk:
         elif word in grammar.BE:
             self.past |= word in grammar.PAST_AUXILIARY
             self.auxiliary = True
+            self.first_auxiliary = self.first_auxiliary or "be"
             self._new_phrase("")
             self.be_at = len(self.items)
         elif word in grammar.DO and after and before != "to" and not self.auxiliary:
             self.past |= word == "did"
             self.auxiliary = True
+            self.first_auxiliary = self.first_auxiliary or "do"
             self._new_phrase("")
         elif word in grammar.HAVE and self._perfect():
             self.perfect = True
@@ -134,7 +137,7 @@ class Walk:
             return False  # "bad for you"
         opens = not before or before[0] == "_" or before in (";", "|")
         return opens or before in grammar.AUXILIARY or before in grammar.QUESTION_WORDS | {
-            "if", "that", "because", "not", "unless", "while", "before", "after"
+            "if", "that", "because", "not", "n't", "unless", "while", "before", "after"
         }  # fmt: skip
 
     def _perfect(self) -> bool:
@@ -146,8 +149,10 @@ class Walk:
     def _add(self, word: str) -> None:
         surface = self.literals[int(word[1:])] if word[0] == "§" and word != "§q" else word
         name = "=" + surface if word[0] == "§" else meaning(word)
-        if not self.items and word in VERB_SYNONYMS or (
-            self.preposition == "to" and word in VERB_SYNONYMS
+        if (
+            not self.items
+            and word in VERB_SYNONYMS
+            or (self.preposition == "to" and word in VERB_SYNONYMS)
         ):
             name = VERB_SYNONYMS[word]
         negated = self.negated
@@ -176,6 +181,7 @@ class Walk:
         self.negated = False
         if name in CLAUSE:
             self.auxiliary = False
+            self._new_phrase("")
         if self.be_at >= 0 and _participle(word):
             self._passive()
 
@@ -214,7 +220,9 @@ class Walk:
         ]
 
 
-CLAUSE = frozenset("if when because that who which while unless where why how what not-only".split())
+CLAUSE = frozenset(
+    "if when because that who which while unless where why how what not-only".split()
+)
 IRREGULAR_PLURALS = frozenset("children men women mice feet teeth geese lives wives knives".split())
 
 

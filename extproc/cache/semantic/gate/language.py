@@ -15,7 +15,9 @@ ENGLISH = frozenset(
     " us was we were what when where which who whose why will with without would you your please explain"
     " tell give list name write make best".split()
 )
-FOREIGN_LETTERS = re.compile(r"[ßıøåæœłđąęśźżćńřšžčěůőűğşțăạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ¿¡]")
+FOREIGN_LETTERS = re.compile(
+    r"[ßıøåæœłđąęśźżćńřšžčěůőűğşțăạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ¿¡]"
+)
 
 
 def why_not_english(text: str, tokens: Tokens) -> str | None:

@@ -12,7 +12,13 @@ _ORDINALS = (
 ).split()
 CARDINAL = {w: n for n, w in enumerate(_SMALL)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
 ORDINAL = {w: n for n, w in enumerate(_ORDINALS, 1)} | {"twentieth": 20, "thirtieth": 30}
-MULTIPLE = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+MULTIPLE = {
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
 
 _MONTHS = (
     "january february march april may june july august september october november december".split()

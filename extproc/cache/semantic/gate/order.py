@@ -8,7 +8,9 @@ from extproc.cache.semantic.gate.words import known
 
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
-_FREE = frozenset("from to into in on at with for using during before after about via through".split())
+_FREE = frozenset(
+    "from to into in on at with for using during before after about via through".split()
+)
 # "car tyre": "tyre of a car". With "in" and "on" only names: "list in Python", but a tree house is no
 # house in a tree; and never the adjective of a country: Italian food is no food in Italy.
 _OF = frozenset(("of", "for"))

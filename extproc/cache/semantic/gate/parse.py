@@ -21,7 +21,9 @@ def parse(text: str) -> Parsed | Refused:
     if not text:
         return Refused("it is empty")
     if len(text) > MOST_CHARACTERS:
-        return Refused(f"it is longer than {MOST_CHARACTERS} characters, too long to prove word by word")
+        return Refused(
+            f"it is longer than {MOST_CHARACTERS} characters, too long to prove word by word"
+        )
     tokens = tokenise(text)
     if why := why_not_english(text, tokens):
         return Refused(why)
@@ -47,6 +49,7 @@ def parse(text: str) -> Parsed | Refused:
         payloads=tokens.payloads,
         tense="past" if walk.past else "future" if walk.future else "",
         perfect=walk.perfect,
+        auxiliary=walk.first_auxiliary,
         passive=walk.passive_at >= 0,
         modals=frozenset() if howto else frozenset(walk.modals),
         person="" if howto else walk.person,

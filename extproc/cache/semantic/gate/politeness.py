@@ -40,8 +40,10 @@ _BEFORE = [
 ]  # fmt: skip
 _BEHIND = [
     (r" [;|] (please|thanks|thank you|thx|cheers)( (so|very) much| a lot)?( in advance)?$", ""),
-    (r"^(?!.*\b(?:say|said|saying|words?|spell|type|sing|means?|translate|write|pronounce|sign)\b)(.+) please$",
-     r"\1"),
+    (
+        r"^(?!.*\b(?:say|said|saying|words?|spell|type|sing|means?|translate|write|pronounce|sign)\b)(.+) please$",
+        r"\1",
+    ),
     (r"^((?:" + _VERBS + r") .+) for me$", r"\1"),
     (r"^((?:explain|describe|clarify) .+) to me$", r"\1"),
 ]

@@ -6,6 +6,7 @@ It works on words in small letters with one space between; NP is up to ten words
 
 import re
 
+from extproc.cache.semantic.gate.lexicon import VERBS
 from extproc.cache.semantic.gate.words import base
 
 NP = r"([^ ;|]+(?: [^ ;|]+){0,9}?)"
@@ -66,6 +67,12 @@ _ENTITY = [
      r"_when-\1 "),
     (r"^what is the (?:birthplace|place of birth) of " + NP + "$", r"where was \1 born"),
     (r"^what is " + NP + " 's birthplace$", r"where was \1 born"),
+    (r"^what is " + NP + " 's (?:date of birth|birth date|birthdate)$", r"_when-date was \1 born"),
+    (r"^what is the (?:date of birth|birth date|birthdate) of (.+)$", r"_when-date was \1 born"),
+    (r"^(?:what|which) currency (?:is used|do (?:they|people) use) in (.+)$",
+     r"_what is the currency of \1"),
+    (r"^(?:what|which) language do (?:they|people) speak in ", "what language is spoken in "),
+    (r"^what time (?=(?:does|do|did|is|are|was|were|will|should|can)\b)", "_when-time "),
     (r"^(where (?:is|are|was|were) .+?) (?:located|situated)$", r"\1"),
     (r"^(?:what is|tell|give) the (?:location|whereabouts) of (.+)$", r"where is \1"),
     (r"^who (?:is|was) the (" + _AGENTS + r")s? of (.+)$", lambda m: f"who {_AGENT[m[1]]} {m[2]}"),
@@ -87,7 +94,8 @@ _AMOUNT = [
     (r"^how much (?:is|are) (the |a |an )(?!#)(.+)$", r"how much does \1\2 cost"),
     (r"^what is the (" + _MEASURES + r") of (.+)$", lambda m: f"how {_MEASURE[m[1]]} is {m[2]}"),
     (r"^how high (?=is |are )", "how tall "),
-    (r"^how fast (is|does|do) light(?: travel| move| go)?$", "how fast is light"),
+    (r"^how fast (?:does|do) " + NP + "(?: travel| move)$", r"how fast is \1"),
+    (r"^how much (?:does|do) " + NP + " weigh$", r"how heavy is \1"),
     (r"^(?:for how long|how much time) ", "how long "),
     (r"^how frequently ", "how often "),
     (r"^(?:what is the distance (?:between|from)|how far is it from) " + NP + " (?:to|and) " + NP + "$",
@@ -101,12 +109,20 @@ _AMOUNT = [
     (r"^how many " + NP + r" (?:are there|are|is there|is) (in|on|inside) (.+)$", r"how many \1 \2 \3"),
     (r"^(how many [a-z]+) on earth$", r"\1"),
 ]  # fmt: skip
+
+
+def _what_makes(match: re.Match[str]) -> str:
+    """'What makes bread rise?' asks why it does; 'what makes dogs happy?' asks for means."""
+    return f"why does {match[1]} {match[2]}" if match[2] in VERBS else match[0]
+
+
 _REASON = [
     (r"^(?:what is|what are|explain|tell|give|state) the reasons?(?: that| why| for why)? (?!for |of |behind )",
      "why "),
     (r"^(?:for what reason|how come) ", "why "),
     (r"^what (?:causes|cause) ", "why "),
     (r"^what caused ", "why did "),
+    (r"^what makes " + NP + " ([a-z]+)$", _what_makes),
     (r"^(why (?:do |does |did )?.+?) (?:form|occur|happen|arise)$", r"\1"),
 ]  # fmt: skip
 _COMPARE = [
@@ -114,8 +130,9 @@ _COMPARE = [
      r"_diff \1 and \2"),
     (r"^(?:(?:what (?:is|are)|explain|tell|describe|give) )?(?:the )?(?:main |key )?differences? between ",
      "_diff "),
-    (r"^how (?:does|do|is|are) " + NP + " (?:differ|different) from ", r"_diff \1 and "),
-    (r"^what (?:makes|distinguishes) " + NP + " (?:different )?from ", r"_diff \1 and "),
+    (r"^how (?:does|do|is|are) " + NP + " (?:differ|different) from (?!each|one)", r"_diff \1 and "),
+    (r"^how (?:do|are) " + NP + " and " + NP + " (?:differ|different)(?: from each other)?$",
+     r"_diff \1 and \2"),
 ]  # fmt: skip
 _POSSIBLE = [
     (r"^is it (?:ok|okay|alright|fine) for " + NP + " to ", r"_can-ok \1 "),
@@ -124,7 +141,6 @@ _POSSIBLE = [
     (r"^is it possible to ", "_can-possible you "),
     (r"^is it impossible to ", "can you not "),
     (r"^why is it impossible to ", "why can you not "),
-    (r"^why can not ", "why can not "),
     (r"^(is|are) " + NP + " unable to ", r"can \2 not "),
     (r"^(is|are|am) " + NP + " able to ", r"can \2 "),
     (r"\b(is|are) unable to\b", "can not"),
@@ -178,7 +194,7 @@ _WHAT = [
     (r"^(?:write|give|make) (?:a|an) (?=(?:summary|translation)\b)", "write a "),
     (r"\b(check)s? (?:whether|if) ", r"\1 "),
     (r"\b(program|function|script|query|method|class|macro|regex|command) (?:that|which) (?:can )?([a-z]+)",
-     r"\1 to \2"),
+     lambda m: f"{m[1]} to {base(m[2])}"),
     (r"\b(_howto make|to make) (an?) ", r"_howto create \2 "),
 ]  # fmt: skip
 _LISTS = [

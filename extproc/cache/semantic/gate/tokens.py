@@ -36,7 +36,16 @@ NUMBER = re.compile(r"([$£€₹¥]?)v?(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d
 ISO_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
 EDGES = re.compile(r"([(\[]*)(.*?)([)\]]*)([.,!?;:…]*)([)\]]*)", re.S)
 CURRENCY = {"$": "usd", "£": "gbp", "€": "eur", "₹": "inr", "¥": "jpy"}
-ROMAN = {"II": "2", "III": "3", "IV": "4", "VI": "6", "VII": "7", "VIII": "8", "IX": "9", "XI": "11"}
+ROMAN = {
+    "II": "2",
+    "III": "3",
+    "IV": "4",
+    "VI": "6",
+    "VII": "7",
+    "VIII": "8",
+    "IX": "9",
+    "XI": "11",
+}
 ORDINAL_ENDS = {"st", "nd", "rd", "th"}
 MEGABITS = {"Mb", "Gb", "Kb", "Tb"}  # bits where MB is bytes
 
@@ -47,7 +56,12 @@ NOT_NAMES = frozenset(
 )
 CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "d": "would", "m": "am"}
 IS_BEHIND = frozenset("what who where how that it there when why here he she which".split())
-IRREGULAR_NOT = {"can't": "can not", "won't": "will not", "shan't": "shall not", "cannot": "can not"}
+IRREGULAR_NOT = {
+    "can't": "can n't",
+    "won't": "will n't",
+    "shan't": "shall n't",
+    "cannot": "can not",
+}
 
 
 def tokenise(text: str) -> Tokens:
@@ -109,9 +123,7 @@ class _Reader:
                 self.words.append("|" if set(marks) & set(".!?…") else ";")
         while self.words and self.words[-1] in ";|":
             self.words.pop()
-        return Tokens(
-            self.words, self.literals, tuple(self.payloads), self.capitals, self.lower
-        )
+        return Tokens(self.words, self.literals, tuple(self.payloads), self.capitals, self.lower)
 
     def _bare_marks(self, chunk: str, last: bool) -> None:
         if not (last and set(chunk) <= set(".!?…")):

@@ -14,41 +14,43 @@ def same_question(asked: Parsed, stored: Parsed) -> Verdict:
     """Whether the answer to `stored` answers `asked`, and a sentence that says why."""
     if asked.text == stored.text:
         return Verdict(True, "the texts are equal")
-    why = first_veto(asked, stored)
+    # Always in the same order: which of the two was asked must not matter.
+    one, other = sorted((asked, stored), key=lambda parsed: parsed.text)
+    why = first_veto(one, other)
     if why is None:
-        why = _word_by_word(asked, stored, match(asked.items, stored.items))
+        why = _word_by_word(one, other, match(one.items, other.items))
     return Verdict(False, why) if why else Verdict(True, "every word of both is explained")
 
 
-def _word_by_word(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
-    if why := _unexplained(asked, stored, matched):
+def _word_by_word(one: Parsed, other: Parsed, matched: Matched) -> str | None:
+    if why := _unexplained(one, other, matched):
         return why
-    why, compounds = moved(asked, stored, matched.pairs)
+    why, compounds = moved(one, other, matched.pairs)
     if why:
         return why
     for i, j in matched.pairs:
-        if why := disagreement(asked, stored, i, j, (i, j) in compounds):
+        if why := disagreement(one, other, i, j, (i, j) in compounds):
             return why
-    return _negation_moved(asked, stored, matched) or _pauses(asked, stored, matched)
+    return _negation_moved(one, other, matched) or _pauses(one, other, matched)
 
 
-def _unexplained(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
+def _unexplained(one: Parsed, other: Parsed, matched: Matched) -> str | None:
     if matched.left:
-        word = asked.items[matched.left[0]].surface
-        return f"'{word}' of the asked text is explained by no word of the stored one"
+        word = one.items[matched.left[0]].surface
+        return f"'{word}' in one is explained by no word of the other"
     if matched.right:
-        word = stored.items[matched.right[0]].surface
-        return f"'{word}' of the stored text is explained by no word of the asked one"
+        word = other.items[matched.right[0]].surface
+        return f"'{word}' in one is explained by no word of the other"
     return None
 
 
-def _negation_moved(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
+def _negation_moved(one: Parsed, other: Parsed, matched: Matched) -> str | None:
     """'Why does X not Y' is 'why doesn't X Y', unless a word stands by to which the 'not' may belong."""
-    if all(asked.items[i].negated == stored.items[j].negated for i, j in matched.pairs):
+    if all(one.items[i].negated == other.items[j].negated for i, j in matched.pairs):
         return None
-    items = asked.items + stored.items
+    items = one.items + other.items
     if (
-        asked.question in ("howto", "do")
+        one.question in ("howto", "do")
         or sum(item.negated for item in items) > 2
         or any(item.join or item.pause or item.word in SCOPE for item in items)
         or any(item.preposition == "to" and item.word in VERBS for item in items)
@@ -57,9 +59,9 @@ def _negation_moved(asked: Parsed, stored: Parsed, matched: Matched) -> str | No
     return None
 
 
-def _pauses(asked: Parsed, stored: Parsed, matched: Matched) -> str | None:
+def _pauses(one: Parsed, other: Parsed, matched: Matched) -> str | None:
     for i, j in matched.pairs:
-        a, b = asked.items[i], stored.items[j]
+        a, b = one.items[i], other.items[j]
         if a.pause != b.pause and i and j and not (a.join or b.join):
             return f"before '{a.surface}' only one has a comma or a new sentence"
     return None

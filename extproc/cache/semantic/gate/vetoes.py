@@ -77,9 +77,7 @@ def literals(asked: Parsed, stored: Parsed) -> str | None:
 
 def tense(asked: Parsed, stored: Parsed) -> str | None:
     if asked.tense != stored.tense or asked.perfect != stored.perfect:
-        one, other = (
-            p.tense or ("perfect" if p.perfect else "present") for p in (asked, stored)
-        )
+        one, other = (p.tense or ("perfect" if p.perfect else "present") for p in (asked, stored))
         return f"the tenses differ: {one} and {other}"
     return None
 
@@ -96,7 +94,7 @@ def person(asked: Parsed, stored: Parsed) -> str | None:
     unsaid = asked if not one else stored
     if one == other or ("" in (one, other) and unsaid.passive):
         return None  # "can it be bought" names nobody
-    if asked.modals and asked.question != "yn" and {one, other} <= _GENERIC:
+    if asked.modals and "yn" not in (asked.question, stored.question) and {one, other} <= _GENERIC:
         return None
     return f"one asks about '{one}', the other about '{other}'"
 
@@ -113,14 +111,21 @@ def _times(count: int) -> str:
 
 
 def joins(asked: Parsed, stored: Parsed) -> str | None:
-    return _differ("words 'or' and 'vs'", _ors(asked.items), _ors(stored.items))
+    return _differ("words 'and', 'or', 'vs'", _joins(asked.items), _joins(stored.items))
 
 
-def _ors(items: Iterable[Item]) -> list[str]:
-    return [item.join for item in items if item.join not in ("", "and")]
+def _joins(items: Iterable[Item]) -> list[str]:
+    return [item.join for item in items if item.join]
+
+
+def auxiliary(asked: Parsed, stored: Parsed) -> str | None:
+    """'Who is this' and 'who does this' differ by nothing else."""
+    kinds = {asked.auxiliary, stored.auxiliary}
+    if kinds == {"be", "do"} and not (asked.passive or stored.passive):
+        return "one asks what is, the other what is done"
+    return None
 
 
 VETOES: tuple[Veto, ...] = (
-    payloads, numbers, literals, question_class, negation, modality, tense, person, joins,
+    payloads, numbers, literals, question_class, negation, modality, tense, person, joins, auxiliary,
 )  # fmt: skip
-

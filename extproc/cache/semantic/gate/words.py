@@ -65,7 +65,12 @@ def base(word: str) -> str:
         if len(word) > 3 and (other := pattern.sub(new, word)) != word and known(other):
             word = other
             break
-    return simplemma.lemmatize(word, "en").lower() if known(word) else word
+    if not known(word):
+        return word
+    stem = simplemma.lemmatize(word, "en").lower()
+    if not known(stem) and word.endswith("ed"):
+        stem = next((w for w in (word[:-1], word[:-2]) if known(w)), word)  # "mixed": not "mixe"
+    return stem
 
 
 @lru_cache(1 << 16)
