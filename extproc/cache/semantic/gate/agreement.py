@@ -1,7 +1,8 @@
-"""Two words that answer each other must also be used alike: the same preposition, determiner, number,
-tense, voice. It must never let a difference pass that it has no rule for."""
+"""Two words that answer each other must also be used alike: the same preposition, determiner,
+number, tense, voice. It must never let a difference pass that it has no rule for."""
 
-from extproc.cache.semantic.gate.lexicon import AMBIGUOUS_CAPITALS, UNIT_NAMES, VERBS
+from extproc.cache.semantic.gate.grammar import OWNERS
+from extproc.cache.semantic.gate.lexicon import AMBIGUOUS_CAPITALS, UNIT_NAMES, VERBS, word_set
 from extproc.cache.semantic.gate.parsed import Item, Parsed
 from extproc.cache.semantic.gate.words import known
 
@@ -14,13 +15,12 @@ _ALIKE = {
     ]
 }  # fmt: skip
 # "turn into", "turn to"; not "get into the university", "get to the university".
-_TURNING = frozenset("translate convert transform".split())
+_TURNING = word_set("translate convert transform")
 # Classes in which "a dog" and "dogs" both mean any dog.
 _GENERAL = frozenset(
     ("howto", "yn", "why", "how", "what", "diff", "mean", "when", "where", "for", "how much")
 )
 _FEW = frozenset(("list", "rec", "do", "what"))  # where one or many makes another answer
-_OWNERS = frozenset("my your his her our their its".split())
 
 
 def disagreement(asked: Parsed, stored: Parsed, i: int, j: int, compound: bool) -> str | None:
@@ -93,7 +93,7 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
     both = {a.determiner, b.determiner}
     if len(both) == 1 or (a.plural != b.plural and "the" not in both):
         return _owner(a, b)
-    if both & _OWNERS:
+    if both & OWNERS:
         if (
             _classes(asked, stored) == {"howto"}
             and both & {"my", "your"}
@@ -106,7 +106,7 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
     said, unsaid = ((asked, i), (stored, j)) if a.determiner else ((stored, j), (asked, i))
     if "" in both and _inside(*said):
         return None
-    if both == {"the", ""} and (_only_one(*said) or _only_one(*unsaid)):
+    if both == {"", "the"} and (_only_one(*said) or _only_one(*unsaid)):
         return None
     if both == {"a", ""} and (
         _classes(asked, stored) & {"howto", "diff", "mean"} or _is_name(a) or _is_name(b)
@@ -116,7 +116,7 @@ def _determiner(asked: Parsed, i: int, stored: Parsed, j: int) -> str | None:
 
 
 def _owner(a: Item, b: Item) -> str | None:
-    if a.determiner == b.determiner or not {a.determiner, b.determiner} & _OWNERS:
+    if a.determiner == b.determiner or not {a.determiner, b.determiner} & OWNERS:
         return None
     return f"'{_with(a.determiner, a)}' is not '{_with(b.determiner, b)}'"
 
@@ -135,8 +135,8 @@ def _only_one(parsed: Parsed, place: int) -> bool:
 
 
 def _preposition(asked: Parsed, stored: Parsed, a: Item, b: Item) -> str | None:
-    both = frozenset((a.preposition, b.preposition))
-    if len(both) == 1 or both in _ALIKE:
+    both = {a.preposition, b.preposition}
+    if len(both) == 1 or frozenset(both) in _ALIKE:
         return None
     if both == {"", "to"} and a.word in VERBS and a.surface == b.surface:
         return None

@@ -1,18 +1,16 @@
-"""Words may change places only where English says the same in both orders. All else is another question:
-"does A sue B", "10 by 2"."""
+"""Words may change places only where English says the same in both orders. All else is another
+question: "does A sue B", "10 by 2"."""
 
 from extproc.cache.semantic.gate.grammar import ADVERBS, SCOPE
-from extproc.cache.semantic.gate.lexicon import NAMES, VERBS
+from extproc.cache.semantic.gate.lexicon import NAMES, VERBS, word_set
 from extproc.cache.semantic.gate.parsed import Item, Parsed
 from extproc.cache.semantic.gate.words import known
 
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
-_FREE = frozenset(
-    "from to into in on at with for using during before after about via through".split()
-)
-# "car tyre": "tyre of a car". With "in" and "on" only names: "list in Python", but a tree house is no
-# house in a tree; and never the adjective of a country: Italian food is no food in Italy.
+_FREE = word_set("from to into in on at with for using during before after about via through")
+# "car tyre": "tyre of a car". With "in" and "on" only names: "list in Python", but a tree house is
+# no house in a tree; and never the adjective of a country: Italian food is no food in Italy.
 _OF = frozenset(("of", "for"))
 _AT = frozenset(("in", "on"))
 
@@ -48,7 +46,7 @@ def _joined(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) -> b
     if k != i + 1 or j != m + 1 or _numeric(a[i], a[k]):
         return False
     joins = {a[k].join, b[j].join}
-    return "" not in joins and len(joins) == 1 or joins <= {"and", "vs"}
+    return ("" not in joins and len(joins) == 1) or joins <= {"and", "vs"}
 
 
 def _phrases(a: Item, b: Item, c: Item, d: Item) -> bool:

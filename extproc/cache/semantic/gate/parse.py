@@ -1,18 +1,22 @@
 """From a text to what is compared: refuse what cannot be judged, then tokens, frame, items."""
 
 from extproc.cache.semantic.gate import grammar
+from extproc.cache.semantic.gate.frames import frame
 from extproc.cache.semantic.gate.items import Walk
 from extproc.cache.semantic.gate.language import why_not_english
-from extproc.cache.semantic.gate.lexicon import LONGEST_PHRASE, PHRASES, UNITS_AFTER_NUMBER
+from extproc.cache.semantic.gate.lexicon import (
+    LONGEST_PHRASE,
+    PHRASES,
+    UNITS_AFTER_NUMBER,
+    word_set,
+)
 from extproc.cache.semantic.gate.numbers import read_numbers
 from extproc.cache.semantic.gate.parsed import Item, Parsed, Refused
-from extproc.cache.semantic.gate.politeness import strip_politeness
-from extproc.cache.semantic.gate.questions import frame
 from extproc.cache.semantic.gate.tokens import tokenise
 from extproc.cache.semantic.gate.typos import frame_words
 
 MOST_CHARACTERS = 600
-COUNTED = frozenset("many much old tall far long fast often heavy big deep hot cold wide".split())
+COUNTED = word_set("many much old tall far long fast often heavy big deep hot cold wide")
 
 
 def parse(text: str) -> Parsed | Refused:
@@ -30,7 +34,7 @@ def parse(text: str) -> Parsed | Refused:
     if len(tokens.words) > 2 and text.isupper():
         return Refused("it is written in capitals throughout, which hide US from us")
     words = _after_numbers(read_numbers(frame_words(tokens.words)))
-    line = frame(strip_politeness(" ".join(_phrases(words))))
+    line = frame(" ".join(_phrases(words)))
     question, rest = _class(line.split())
     walk = Walk(rest, tokens.literals, tokens.capitals, modal_is_noun=question == "howto")
     walk.read()

@@ -1,4 +1,5 @@
-"""What the gate makes of a text, and what it says of two. Plain values, safe to keep beside an entry."""
+"""What the gate makes of a text, and what it says of two. Plain values, safe to keep beside an
+entry."""
 
 from typing import NamedTuple
 

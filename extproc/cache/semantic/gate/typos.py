@@ -3,13 +3,16 @@ A changed letter is never a slip here: nitrate is not nitrite."""
 
 from functools import lru_cache
 
+from extproc.cache.semantic.gate.lexicon import word_set
 from extproc.cache.semantic.gate.words import known
 
 SHORTEST = 7
-FRAME_WORDS = (
-    "between definition describe difference different explain meaning recommend suggest summarize"
-    " translate convert compare without temperature population distance weather language country"
-).split()
+FRAME_WORDS = sorted(
+    word_set(
+        "between definition describe difference different explain meaning recommend suggest"
+        " summarize translate convert compare without temperature population distance language"
+    )
+)
 
 
 def one_slip(wrong: str, right: str) -> bool:

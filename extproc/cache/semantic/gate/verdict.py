@@ -1,5 +1,5 @@
-"""Whether two parsed texts ask the same. Fail-closed: a hit needs every word of both sides explained,
-used alike and in an order that says the same; the first doubt is the answer."""
+"""Whether two parsed texts ask the same. Fail-closed: a hit needs every word of both sides
+explained, used alike and in an order that says the same; the first doubt is the answer."""
 
 from extproc.cache.semantic.gate.agreement import disagreement
 from extproc.cache.semantic.gate.grammar import SCOPE
@@ -45,7 +45,8 @@ def _unexplained(one: Parsed, other: Parsed, matched: Matched) -> str | None:
 
 
 def _negation_moved(one: Parsed, other: Parsed, matched: Matched) -> str | None:
-    """'Why does X not Y' is 'why doesn't X Y', unless a word stands by to which the 'not' may belong."""
+    """'Why does X not Y' is 'why doesn't X Y', unless a word stands by to which the 'not' may
+    belong."""
     if all(one.items[i].negated == other.items[j].negated for i, j in matched.pairs):
         return None
     items = one.items + other.items

@@ -1,6 +1,7 @@
-"""Facts that must be equal before any word is looked at: class, numbers, payloads, negation, tense, modality.
+"""Facts that must be equal before any word is looked at: class, numbers, payloads, negation,
+tense.
 
-Each veto is a function of the two sides that returns a sentence, or None. None of them ever says yes.
+Each veto is a function of the two sides that returns a sentence, or None. None ever says yes.
 """
 
 from collections import Counter
@@ -23,14 +24,7 @@ _NAMES = {
     "far": "a distance",
     "standfor": "what letters stand for",
 }
-# A class that asks nothing else than another, as long as the condition holds for both.
-_KIN = {
-    frozenset(("what", "mean")): lambda p: len(p.items) == 1 and p.items[0].determiner != "the",
-    frozenset(("what", "list")): lambda p: p.items[0].determiner == "the",
-    frozenset(("when", "when-year")): lambda p: True,
-    frozenset(("when", "when-time")): lambda p: True,
-    frozenset(("when", "when-date")): lambda p: True,
-}
+
 CAN = {MODAL["_can-ok"], MODAL["_can-possible"]}
 _GENERIC = frozenset(("i", "you", "we", "one"))
 
@@ -50,11 +44,21 @@ def _differ(what: str, one: Iterable[str], other: Iterable[str]) -> str | None:
 def question_class(asked: Parsed, stored: Parsed) -> str | None:
     if asked.question == stored.question:
         return None
-    condition = _KIN.get(frozenset((asked.question, stored.question)))
-    if condition and condition(asked) and condition(stored):
+    if _kin(asked, stored):
         return None
     one, other = (_NAMES.get(q, f"'{q}'") for q in (asked.question, stored.question))
     return f"one asks for {one}, the other for {other}"
+
+
+def _kin(asked: Parsed, stored: Parsed) -> bool:
+    """Classes that ask the same under a condition."""
+    classes = {asked.question, stored.question}
+    first = (asked.items[0], stored.items[0])
+    if classes == {"what", "mean"}:  # "what is (an) API", "what does API mean"
+        return len(asked.items) == len(stored.items) == 1 and first[0].determiner != "the"
+    if classes == {"what", "list"}:  # "what are the planets", "list the planets"
+        return all(item.determiner == "the" for item in first)
+    return "when" in classes and bool(classes & {"when-year", "when-time", "when-date"})
 
 
 def payloads(asked: Parsed, stored: Parsed) -> str | None:
@@ -127,5 +131,14 @@ def auxiliary(asked: Parsed, stored: Parsed) -> str | None:
 
 
 VETOES: tuple[Veto, ...] = (
-    payloads, numbers, literals, question_class, negation, modality, tense, person, joins, auxiliary,
-)  # fmt: skip
+    payloads,
+    numbers,
+    literals,
+    question_class,
+    negation,
+    modality,
+    tense,
+    person,
+    joins,
+    auxiliary,
+)
