@@ -1,7 +1,8 @@
 """The gate of the semantic cache: no near-miss is a hit, most paraphrases are, whatever the text.
 
-The pairs in data/: `semantic-pairs*.jsonl` were there before the gate; `semantic-fresh.jsonl` has
-batches: 1 was written before the gate ran once, 2 before it was judged on 2, 3 attacks its lists.
+The pairs in data/: `semantic-pairs*.jsonl` were there before the gate. `semantic-fresh.jsonl` has
+batches: "first look" was written before the gate ran once, "second look" and "after tuning" before
+it was judged on them; "attack" goes for the words and frames that the gate drops or joins.
 """
 
 import json

@@ -181,6 +181,7 @@ class Walk:
         if name in grammar.CLAUSE:
             self.auxiliary = False
             self._new_phrase("")
-        if self.be and is_participle(word):
+        noun = self.determiner == "a" and base(word) == word  # "what is a stock split"
+        if self.be and is_participle(word) and not noun:
             self.passive_at = voice.turn(self.items)
             self.be = False

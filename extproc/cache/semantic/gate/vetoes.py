@@ -55,10 +55,25 @@ def _kin(asked: Parsed, stored: Parsed) -> bool:
     classes = {asked.question, stored.question}
     first = (asked.items[0], stored.items[0])
     if classes == {"what", "mean"}:  # "what is (an) API", "what does API mean"
-        return len(asked.items) == len(stored.items) == 1 and first[0].determiner != "the"
+        return _bare(asked) and _bare(stored)
     if classes == {"what", "list"}:  # "what are the planets", "list the planets"
-        return all(item.determiner == "the" for item in first)
+        return all(item.determiner == "the" for item in first) and _many(asked) and _many(stored)
     return "when" in classes and bool(classes & {"when-year", "when-time", "when-date"})
+
+
+def _bare(parsed: Parsed) -> bool:
+    """A term and nothing more. The meaning of a red light is not what a red light is."""
+    first, *more = parsed.items
+    if not more:
+        return first.determiner != "the"
+    return len(more) <= 2 and not any(
+        item.determiner or item.preposition or item.phrase != first.phrase for item in parsed.items
+    )
+
+
+def _many(parsed: Parsed) -> bool:
+    phrase = parsed.items[0].phrase
+    return [item for item in parsed.items if item.phrase == phrase][-1].plural
 
 
 def payloads(asked: Parsed, stored: Parsed) -> str | None:
@@ -88,7 +103,8 @@ def tense(asked: Parsed, stored: Parsed) -> str | None:
 
 def modality(asked: Parsed, stored: Parsed) -> str | None:
     modals = asked.modals | stored.modals
-    if "can" in asked.modals ^ stored.modals and len(modals) == 2 and modals & CAN:
+    long = len(asked.items) > 1  # "can you drive" may be meant for the model itself
+    if "can" in asked.modals ^ stored.modals and len(modals) == 2 and modals & CAN and long:
         return None  # "is it possible to" and "is it ok to" are both asked by "can you"
     return _differ("modal verbs", asked.modals, stored.modals)
 

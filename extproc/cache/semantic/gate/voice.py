@@ -12,14 +12,14 @@ def is_participle(word: str) -> bool:
 
 
 def is_past(word: str) -> bool:
-    return word in PAST or (word.endswith("ed") and base(word) != word)
+    return word in PAST or (is_participle(word) and base(word) != word)
 
 
 def turn(items: list[Item]) -> int:
     """Puts the passive verb that stands last before its subject; returns its new place. A verb
     without a subject to be seen stays and is marked, so that "who was elected" is not "who
     elected"."""
-    verb = items.pop()
+    verb = items.pop()._replace(determiner="", preposition="")  # those were its subject's
     start = _subject_start(items)
     items.insert(start, verb._replace(passive=start == len(items)))
     return start

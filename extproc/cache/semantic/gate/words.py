@@ -50,7 +50,7 @@ OWN_BASE = word_set(
     " hearing people data glasses news goods physics politics wedding earnings clothes founded"
     " being"
 )
-BASES = {"founded": "found-establish", "savings": "saving", "wifi": "wifi"}
+BASES = {"mixed": "mix", "founded": "found-establish", "savings": "saving", "wifi": "wifi"}
 
 
 @lru_cache(1 << 16)

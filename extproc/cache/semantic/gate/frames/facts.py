@@ -8,7 +8,7 @@ from extproc.cache.semantic.gate.lexicon import VERBS
 
 _AGENT = {
     "author": "wrote", "writer": "wrote", "inventor": "invented", "founder": "founded",
-    "director": "directed", "painter": "painted", "composer": "composed", "creator": "created",
+    "painter": "painted", "composer": "composed", "creator": "created",
     "discoverer": "discovered", "designer": "designed", "architect": "designed",
 }  # fmt: skip
 _AGENTS = "|".join(_AGENT)
@@ -68,7 +68,7 @@ ENTITY: Table = [
 ]  # fmt: skip
 AMOUNT: Table = [
     (r"^(?:what is|tell|give|state) the (?:total )?number of ", "how many "),
-    (r"^how many people (?:live|are|are living|are there) in (.+)$",
+    (r"^how many people (?:live|are living) in (.+)$",
      r"_what is the population of \1"),
     (r"^(?:what is|tell|give) the (?:price|cost) of (.+)$", r"how much does \1 cost"),
     (r"^what (?:does|do|did) " + NP + " cost$", r"how much does \1 cost"),

@@ -29,13 +29,14 @@ WHAT: Table = [
     (r"^what is meant by (.+)$", r"_mean \1"),
     (r"^(what|who|how|where|when|why) exactly ", r"\1 "),
     (r"^(what|who) (is|are) exactly ", r"\1 \2 "),
-    (r"^(?:tell about|tell more about|what can you tell(?: me)? about|talk about) (.+)$",
-     r"_what \1"),
+    (r"^(?:tell about|tell more about|what can you tell(?: me)? about|talk about) "
+     r"(?!you|me\b|my\b|us\b|our\b|him|her|them|it\b|this|that)" + NP + "$", r"_what \1"),
     (r"^(?:give|provide|write)(?: me)? (?:an |a )?(?:brief |short )?"
-     r"(?:overview|introduction|description|explanation) (?:of|to) (.+)$", r"_what \1"),
+     r"(?:overview|introduction|explanation) (?:of|to) (.+)$", r"_what \1"),
     (r"^(?:give|provide)(?: me)? (?:some )?information (?:on|about) (.+)$", r"_what \1"),
     (r"^(?:explain|describe) what (.+?) (?:is|are|means?)$", r"_what is \1"),
-    (r"^(?:explain|describe) (?!what|whether|if|to |a |an |my |your |this |that |how |why )(.+)$",
+    (r"^(?:explain|describe) (?!what|whether|if|to |a |an |my |your |this |that |how |why "
+     r"|the [a-z]+$|you|me\b|my)(.+)$",
      r"_what is \1"),
     (r"^(?:explain|clarify) (?=what )", ""),
     (r"^(?:tell|give|state|name) (the (?!#|top |names?|main |most |best )[a-z]+ of .+)$",
@@ -52,7 +53,7 @@ LISTS: Table = [
     (r"^(?:what|which) are (?:some|some of the|a-few|several|examples of) ", "_list "),
     (r"^(?:list|name|enumerate|give|tell|state|mention)(?: me)? (?:some |a-few )(?:of the )?",
      "_list "),
-    (r"^(?:list|name|enumerate|give|state|mention|show)(?: me)? (?!me\b)", "_list "),
+    (r"^(?:list|name|enumerate|give|state|mention)(?: me)? (?!me\b)", "_list "),
     (r"^(?:recommend|suggest) (?:some |a-few )?(?:good )?", "_rec "),
     (r"^what (?:is|are|would be) (a |an |some )?good (?!way|time)", r"_rec \1"),
 ]  # fmt: skip

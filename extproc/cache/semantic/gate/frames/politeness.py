@@ -13,8 +13,8 @@ _VERBS = (
 
 _BEFORE: Table = [
     (r"^(hi|hey|hello|greetings|good (morning|afternoon|evening)|ok|okay|well|so|dear)"
-     r"( there| all| everyone| everybody| assistant)?( [;|] | (?=(" + _ASK + "|" + _VERBS +
-     r"|please|kindly|can|could|would|will|do|does|is|are|i) ))", ""),
+     r"( there| all| everyone| everybody| assistant)?( [;|])? (?=(" + _ASK + "|" + _VERBS +
+     r"|please|kindly|can|could|would|will|do|does|is|are|i|any|quick|just|tell) )", ""),
     (r"^(a )?quick question( for you)? [;|] ", ""),
     (r"^(sorry|excuse me|thanks|thank you)( [;|]) ", ""),
     (r"^(please|kindly)( [;|])? (?!my|the|your|him|her|them|everyone)", ""),

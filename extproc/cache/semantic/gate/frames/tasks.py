@@ -32,8 +32,6 @@ HOW_TO: Table = [
     (r"^(?:i (?:want|need|would like|am trying) to )(.+?) [|;] (?:so )?"
      r"how (?:do|can|should|would) i (?:do (?:that|this|so|it)|go about (?:it|that|this))$",
      r"_howto \1"),
-    # "your" of a general "you" is "my".
-    (r"^how (?:do|can|should|could|would) you " + _NOT_OURS + r"(.+? )your\b", r"_howto \1my"),
     (r"^how (?:do|can|should|could|would) you " + _NOT_OURS + r"(?:best |go about )?(?=\S)",
      "_howto "),
     (r"^how (?:do|can|should|could|would|might|to) (?!you )" + _ONE
