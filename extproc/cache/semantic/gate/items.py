@@ -90,17 +90,19 @@ class Walk:
             self.items[-1] = self.items[-1]._replace(possessive=True)
         elif word in grammar.JOINS:
             self._keep_unused()
+            if self.join:
+                self._add(self.join)
             self.join = grammar.JOINS[word]
             self.phrase += 1
             self.determiner = ""
             self.auxiliary = False
         elif word in grammar.DETERMINERS:
+            if self.unused_determiner:  # "the my"
+                self._add(self.unused_determiner)
             if self.determiner or before not in grammar.PREPOSITIONS:
                 self.phrase += 1
                 if before not in grammar.JOINS and before not in grammar.PREPOSITIONS:
                     self.preposition = ""
-            if self.unused_determiner:  # "all the my"
-                self._add(self.unused_determiner)
             self.determiner = grammar.DETERMINERS[word]
             self.unused_determiner = word
         else:
@@ -176,12 +178,14 @@ class Walk:
                 capital=self.capitals.get(word, ""),
             )
         )
+        # "What is a stock split" and "for used cars" hold nouns and adjectives, no passive.
+        noun = self.determiner == "a" and base(word) == word
+        passive = self.be and is_participle(word) and not noun and not self.unused_preposition
         self.join = self.pause = self.unused_preposition = self.unused_determiner = ""
         self.negated = False
         if name in grammar.CLAUSE:
             self.auxiliary = False
             self._new_phrase("")
-        noun = self.determiner == "a" and base(word) == word  # "what is a stock split"
-        if self.be and is_participle(word) and not noun:
+        if passive:
             self.passive_at = voice.turn(self.items)
             self.be = False
