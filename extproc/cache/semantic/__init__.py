@@ -1,0 +1,1 @@
+"""Answers to questions that ask the same in other words."""

@@ -1,111 +1,19 @@
-"""Is this text English? The gate drops English grammar words; in another language they mean something
-else ("die", "was", "no"). When in doubt it says no."""
+"""Is this text English? The gate drops English grammar words; in another language they mean
+something else ("die", "was", "no"). When in doubt it says no."""
 
 import re
 import unicodedata
 
-from extproc.cache.semantic.gate.lexicon import FOREIGN
+from extproc.cache.semantic.gate.lexicon import FOREIGN, word_set
 from extproc.cache.semantic.gate.tokens import Tokens
 from extproc.cache.semantic.gate.words import known
 
-ENGLISH = frozenset(
-    [
-        "a",
-        "about",
-        "all",
-        "am",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "before",
-        "after",
-        "between",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "each",
-        "every",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "him",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "many",
-        "me",
-        "more",
-        "most",
-        "much",
-        "must",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "out",
-        "should",
-        "so",
-        "some",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "there",
-        "these",
-        "they",
-        "this",
-        "those",
-        "to",
-        "us",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "without",
-        "would",
-        "you",
-        "your",
-        "please",
-        "explain",
-        "tell",
-        "give",
-        "list",
-        "name",
-        "write",
-        "make",
-        "best",
-    ]
+ENGLISH = word_set(
+    "a about all am an and any are as at be been before after between but by can could did do"
+    " does each every for from had has have he her him his how i if in into is it its many me"
+    " more most much must my no not of on or our out should so some than that the their them"
+    " there these they this those to us was we were what when where which who whose why will"
+    " with without would you your please explain tell give list name write make best"
 )
 FOREIGN_LETTERS = re.compile(
     r"[ßıøåæœłđąęśźżćńřšžčěůőűğşțăạảấầẩẫậắằẳẵặẹẻẽếềểễệỉịọỏốồổỗộớờởỡợụủứừửữựỳỵỷỹ¿¡]"

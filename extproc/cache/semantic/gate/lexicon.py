@@ -1,9 +1,9 @@
-"""The word lists of `data/`, read once. No rule stands here, and no word stands in the code of a rule
-that a list could hold."""
+"""The word lists of `data/`, read once. No rule stands here, and no word stands in the code of a
+rule that a list could hold."""
 
 from importlib import resources
 
-_HERE = resources.files(__package__) / "data"
+_HERE = resources.files("extproc.cache.semantic.gate") / "data"
 
 
 def _lines(name: str) -> list[str]:
@@ -15,8 +15,14 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for line in _lines(name) for word in line.split())
 
 
+def word_set(words: str) -> frozenset[str]:
+    """A short list that reads better beside its rule."""
+    return frozenset(words.split())
+
+
 def _groups(name: str) -> dict[str, str]:
-    """Each word of a line -> the first of the line. A word in two lines is a mistake in the list."""
+    """Each word of a line -> the first of the line. A word in two lines is a mistake in the
+    list."""
     found: dict[str, str] = {}
     for line in _lines(name):
         first, *others = line.split()
@@ -56,8 +62,11 @@ def _units() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _phrases() -> dict[str, str]:
-    pairs = (line.split(" = ") for line in _lines("phrases"))
-    return {left: right for left, right in pairs}
+    found: dict[str, str] = {}
+    for line in _lines("phrases"):
+        words, instead = line.split(" = ")
+        found[words] = instead
+    return found
 
 
 def _foreign() -> dict[str, frozenset[str]]:
@@ -83,3 +92,4 @@ FOREIGN = _foreign()
 AMBIGUOUS_CAPITALS = _words("ambiguous_capitals")
 PAST = _words("irregular")
 PARTICIPLES = _words("participles")
+NAMES = _words("names")

@@ -1,5 +1,5 @@
-"""Which word of one side answers which of the other. A word that finds none is returned as unexplained;
-no word is ever forgiven."""
+"""Which word of one side answers which of the other. A word that finds none is returned as
+unexplained; no word is ever forgiven."""
 
 from typing import NamedTuple
 

@@ -1,52 +1,21 @@
 """Numbers, ordinals and dates, in words or digits, to one writing: "#12", "#o3" (the third),
 "#d1776-7-4". It must never join what could be two numbers."""
 
-_SMALL = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_ORDINALS = [
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-    "thirteenth",
-    "fourteenth",
-    "fifteenth",
-    "sixteenth",
-    "seventeenth",
-    "eighteenth",
-    "nineteenth",
-]
-CARDINAL = {w: n for n, w in enumerate(_SMALL)} | {w: 20 + 10 * n for n, w in enumerate(_TENS)}
-ORDINAL = {w: n for n, w in enumerate(_ORDINALS, 1)} | {"twentieth": 20, "thirtieth": 30}
+from extproc.cache.semantic.gate.lexicon import word_set
+
+_SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen"
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
+    " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth"
+)
+CARDINAL = {word: n for n, word in enumerate(_SMALL.split())} | {
+    word: 20 + 10 * n for n, word in enumerate(_TENS.split())
+}
+ORDINAL = {w: n for n, w in enumerate(_ORDINALS.split(), 1)} | {"twentieth": 20, "thirtieth": 30}
 MULTIPLE = {
     "hundred": 100,
     "thousand": 1000,
@@ -55,48 +24,14 @@ MULTIPLE = {
     "trillion": 10**12,
 }
 
-_MONTHS = [
-    "january",
-    "february",
-    "march",
-    "april",
-    "may",
-    "june",
-    "july",
-    "august",
-    "september",
-    "october",
-    "november",
-    "december",
-]
-MONTH = {name: n for n, name in enumerate(_MONTHS, 1)}
+_MONTHS = "january february march april may june july august september october november december"
+MONTH = {name: n for n, name in enumerate(_MONTHS.split(), 1)}
 SHORT_MONTH = {name[:3]: n for name, n in MONTH.items()} | {"sept": 9}
 # "one" is a number, but not where it is a pronoun: "which one", "how does one ...".
-PRONOUN_ONE = frozenset(
-    [
-        "which",
-        "this",
-        "that",
-        "the",
-        "any",
-        "no",
-        "some",
-        "every",
-        "each",
-        "another",
-        "does",
-        "do",
-        "can",
-        "should",
-        "could",
-        "would",
-        "if",
-        "is",
-    ]
+PRONOUN_ONE = word_set(
+    "which this that the any no some every each another does do can should could would if is"
 )
-BEFORE_MAY = frozenset(
-    ["in", "of", "since", "until", "by", "this", "next", "last", "early", "late", "during"]
-)
+BEFORE_MAY = word_set("in of since until by this next last early late during")
 
 
 def read_numbers(words: list[str]) -> list[str]:

@@ -1,32 +1,18 @@
-"""Words may change places only where English says the same in both orders. All else is another question:
-"does A sue B", "10 by 2"."""
+"""Words may change places only where English says the same in both orders. All else is another
+question: "does A sue B", "10 by 2"."""
 
 from extproc.cache.semantic.gate.grammar import ADVERBS, SCOPE
+from extproc.cache.semantic.gate.lexicon import NAMES, VERBS, word_set
 from extproc.cache.semantic.gate.parsed import Item, Parsed
+from extproc.cache.semantic.gate.words import known
 
 Pair = tuple[int, int]
 # Prepositions whose phrase may stand before or behind another.
-_FREE = frozenset(
-    [
-        "from",
-        "to",
-        "into",
-        "in",
-        "on",
-        "at",
-        "with",
-        "for",
-        "using",
-        "during",
-        "before",
-        "after",
-        "about",
-        "via",
-        "through",
-    ]
-)
-# "Python list": "list in Python"; "car tyre": "tyre of a car".
-_OF = frozenset(["of", "in", "for", "on"])
+_FREE = word_set("from to into in on at with for using during before after about via through")
+# "car tyre": "tyre of a car". With "in" and "on" only names: "list in Python", but a tree house is
+# no house in a tree; and never the adjective of a country: Italian food is no food in Italy.
+_OF = frozenset(("of", "for"))
+_AT = frozenset(("in", "on"))
 
 
 def moved(asked: Parsed, stored: Parsed, pairs: list[Pair]) -> tuple[str | None, set[Pair]]:
@@ -69,8 +55,8 @@ def _phrases(a: Item, b: Item, c: Item, d: Item) -> bool:
         a.preposition == b.preposition
         and c.preposition == d.preposition
         and a.preposition != c.preposition
-        and a.preposition in _FREE
-        and c.preposition in _FREE
+        and {a.preposition, c.preposition} <= _FREE
+        and not any(item.preposition == "to" and item.word in VERBS for item in (a, c))
     )
 
 
@@ -79,21 +65,43 @@ def _compound(a: tuple[Item, ...], b: tuple[Item, ...], one: Pair, two: Pair) ->
     for mover, other in ((one, two), (two, one)):
         for x, y, i, j in ((a, b, 0, 1), (b, a, 1, 0)):
             here, there = mover[i], mover[j]
-            head = here + 1  # the word that it stands before
+            head = _behind_phrase(x, here, y, there)
             if (
-                head < len(x)
+                here < head < len(x)
                 and x[head].phrase == x[here].phrase
                 and not x[head].join
-                and y[there].preposition in _OF
+                and _attached(x[here], y[there])
                 and x[here].preposition != y[there].preposition
                 and other[j] < there
                 and here < other[i]
                 and (x[head].word == y[other[j]].word or y[there].preposition == "in")
                 and any(item.word == x[head].word for item in y[:there])
-                and not _numeric(x[here], x[head])
+                and not _numeric(*x[here : head + 1])
             ):
                 return mover
     return None
+
+
+def _behind_phrase(x: tuple[Item, ...], here: int, y: tuple[Item, ...], there: int) -> int:
+    """Where in `x` the words end that are the rest of the phrase at `there`: 'Java string' in
+    'Java string length', 'the length of a Java string'. 0 if `x` does not have them in a row."""
+    phrase = y[there].phrase
+    while there < len(y) and y[there].phrase == phrase:
+        if here == len(x) or x[here].word != y[there].word:
+            return 0
+        here, there = here + 1, there + 1
+    return here
+
+
+def _attached(modifier: Item, behind: Item) -> bool:
+    if modifier.nation != behind.nation:
+        return behind.preposition == "of"
+    named = (
+        "c" in (modifier.capital, behind.capital)
+        or behind.surface in NAMES
+        or not known(behind.surface)
+    )
+    return behind.preposition in _OF or (behind.preposition in _AT and named)
 
 
 def _adverb(asked: Parsed, stored: Parsed, *items: Item) -> bool:

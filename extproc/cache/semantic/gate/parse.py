@@ -1,35 +1,22 @@
 """From a text to what is compared: refuse what cannot be judged, then tokens, frame, items."""
 
 from extproc.cache.semantic.gate import grammar
+from extproc.cache.semantic.gate.frames import frame
 from extproc.cache.semantic.gate.items import Walk
 from extproc.cache.semantic.gate.language import why_not_english
-from extproc.cache.semantic.gate.lexicon import LONGEST_PHRASE, PHRASES, UNITS_AFTER_NUMBER
+from extproc.cache.semantic.gate.lexicon import (
+    LONGEST_PHRASE,
+    PHRASES,
+    UNITS_AFTER_NUMBER,
+    word_set,
+)
 from extproc.cache.semantic.gate.numbers import read_numbers
 from extproc.cache.semantic.gate.parsed import Item, Parsed, Refused
-from extproc.cache.semantic.gate.politeness import strip_politeness
-from extproc.cache.semantic.gate.questions import frame
 from extproc.cache.semantic.gate.tokens import tokenise
 from extproc.cache.semantic.gate.typos import frame_words
 
 MOST_CHARACTERS = 600
-COUNTED = frozenset(
-    [
-        "many",
-        "much",
-        "old",
-        "tall",
-        "far",
-        "long",
-        "fast",
-        "often",
-        "heavy",
-        "big",
-        "deep",
-        "hot",
-        "cold",
-        "wide",
-    ]
-)
+COUNTED = word_set("many much old tall far long fast often heavy big deep hot cold wide")
 
 
 def parse(text: str) -> Parsed | Refused:
@@ -47,9 +34,9 @@ def parse(text: str) -> Parsed | Refused:
     if len(tokens.words) > 2 and text.isupper():
         return Refused("it is written in capitals throughout, which hide US from us")
     words = _after_numbers(read_numbers(frame_words(tokens.words)))
-    line = frame(strip_politeness(" ".join(_phrases(words))))
+    line = frame(" ".join(_phrases(words)))
     question, rest = _class(line.split())
-    walk = Walk(rest, tokens.literals, tokens.capitals)
+    walk = Walk(rest, tokens.literals, tokens.capitals, modal_is_noun=question == "howto")
     walk.read()
     items = walk.items
     if question == "diff" or question == "far":
@@ -66,6 +53,8 @@ def parse(text: str) -> Parsed | Refused:
         payloads=tokens.payloads,
         tense="past" if walk.past else "future" if walk.future else "",
         perfect=walk.perfect,
+        auxiliary=walk.first_auxiliary,
+        passive=walk.passive_at >= 0,
         modals=frozenset() if howto else frozenset(walk.modals),
         person="" if howto else walk.person,
         lower=tokens.lower,
@@ -108,6 +97,8 @@ def _class(words: list[str]) -> tuple[str, list[str]]:
     if not words:
         return "do", words
     first = words[0]
+    if first.startswith("_can-"):
+        return "yn", words
     if first[0] == "_":
         return first[1:], words[1:]
     if first == "how" and len(words) > 1 and words[1] in COUNTED:
@@ -130,8 +121,14 @@ def _sorted_sides(items: list[Item]) -> list[Item]:
         return items
     sides = [items[:cut], items[cut:]]
     plain = [
-        [item._replace(join="", preposition="", phrase=number) for item in side]
-        for number, side in enumerate(sides)
+        [
+            item._replace(
+                join="",
+                preposition="" if item.preposition in ("between", "from") else item.preposition,
+            )
+            for item in side
+        ]
+        for side in sides
     ]
     plain.sort(key=lambda side: [item.word for item in side])
     plain[1][0] = plain[1][0]._replace(join="and")

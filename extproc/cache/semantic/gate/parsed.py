@@ -1,4 +1,5 @@
-"""What the gate makes of a text, and what it says of two. Plain values, safe to keep beside an entry."""
+"""What the gate makes of a text, and what it says of two. Plain values, safe to keep beside an
+entry."""
 
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ class Parsed(NamedTuple):
     payloads: tuple[str, ...]  # what stands in quotes, after a colon, on further lines: verbatim
     tense: str  # "past", "future", or "" (present, or none said)
     perfect: bool  # "has he seen"
+    auxiliary: str  # "be" or "do", whichever came first; "" where there is none
+    passive: bool  # "can it be bought" names no subject
     modals: frozenset[str]
     person: str  # who the subject is: "i", "you", "one" or ""
     lower: bool  # written without any capital: capitals say nothing

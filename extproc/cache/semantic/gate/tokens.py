@@ -1,15 +1,18 @@
-"""From a text to small words. Whatever is not plainly a word or a number (code, paths, symbols) is kept
-as it is written and compared letter by letter. It must never drop a character that could carry meaning.
+"""From a text to small words. Whatever is not plainly a word or a number (code, paths, symbols) is
+kept as it is written and compared letter by letter. It must never drop a character that could
+carry meaning.
 
-The words are English in small letters; "#5" is a number, ";" a comma, "|" the end of a sentence, and
-"§0" the first of the literals.
+The words are English in small letters; "#5" is a number, ";" a comma, "|" the end of a sentence,
+and "§0" the first of the literals.
 """
 
 import re
 import unicodedata
 from typing import NamedTuple
 
-from extproc.cache.semantic.gate.lexicon import UNITS_AFTER_NUMBER
+from extproc.cache.semantic.gate.grammar import GRAMMAR_WORDS
+from extproc.cache.semantic.gate.lexicon import PHRASES, UNITS_AFTER_NUMBER, word_set
+from extproc.cache.semantic.gate.payloads import PAYLOAD, take_payloads
 
 
 class Tokens(NamedTuple):
@@ -21,11 +24,6 @@ class Tokens(NamedTuple):
 
 
 QUOTES = str.maketrans({"’": "'", "‘": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"'})
-QUOTED = re.compile(r'"([^"]+)"' + r"|(?<![\w'(\[=])'([^'\s](?:[^']|'(?=\w))*)'(?!\w)")
-AFTER_COLON = re.compile(r"(?<=\w):\s+(\S.*)$")
-GREETING = re.compile(r"^(hi|hello|hey|question|quick question|just wondering|dear)\b", re.I)
-COMPARED = re.compile(r"^[^:]{1,60}\b(vs\.?|versus|or)\b[^:]{1,60}:\s+wh", re.I)
-GLOSS = re.compile(r"\b([A-Z]{2,6}) \(([A-Za-z]+(?: [A-Za-z]+){1,6})\)")
 
 WORD = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*'?")
 CAMEL = re.compile(r"(?!(?:i|e|mac)[A-Z])[a-z]+[A-Z]")
@@ -48,129 +46,24 @@ ROMAN = {
 ORDINAL_ENDS = {"st", "nd", "rd", "th"}
 MEGABITS = {"Mb", "Gb", "Kb", "Tb"}  # bits where MB is bytes
 
-NOT_NAMES = frozenset(
-    [
-        "a",
-        "am",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "him",
-        "his",
-        "how",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "may",
-        "me",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "she",
-        "so",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "there",
-        "they",
-        "this",
-        "to",
-        "up",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
 CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "d": "would", "m": "am"}
-IS_BEHIND = frozenset(
-    [
-        "what",
-        "who",
-        "where",
-        "how",
-        "that",
-        "it",
-        "there",
-        "when",
-        "why",
-        "here",
-        "he",
-        "she",
-        "which",
-    ]
-)
+IS_BEHIND = word_set("what who where how that it there when why here he she which")
 IRREGULAR_NOT = {
-    "can't": "can not",
-    "won't": "will not",
-    "shan't": "shall not",
+    "can't": "can n't",
+    "won't": "will n't",
+    "shan't": "shall n't",
     "cannot": "can not",
 }
 
 
 def tokenise(text: str) -> Tokens:
     text = unicodedata.normalize("NFKC", text).translate(QUOTES).strip()
-    payloads: list[str] = []
-
-    def keep(match: re.Match[str]) -> str:
-        payloads.append(" ".join((match[1] or match[2]).split()))
-        return f" \ue000{len(payloads) - 1} "
-
-    first_line, _, more = text.partition("\n")
-    text = QUOTED.sub(keep, first_line)
-    text = GLOSS.sub(_gloss, text)
-    tail = AFTER_COLON.search(text)
-    if tail and not GREETING.match(text) and not COMPARED.match(text):
-        # A payload may hold quotes itself: all of it is verbatim, in its order.
-        payloads.append(" ".join(tail[1].split()).rstrip(" ."))
-        text = text[: tail.start()]
-    if more.strip():
-        payloads.append(more.strip())
+    text, payloads = take_payloads(text)
     return _Reader(text, payloads).read()
 
 
-def _gloss(match: re.Match[str]) -> str:
-    """'NLP (natural language processing)' says its expansion twice."""
-    initials = "".join(word[0] for word in match[2].split()).upper()
-    return match[2] if initials == match[1] else match[0]
-
-
 class _Reader:
-    def __init__(self, text: str, payloads: list[str]) -> None:
+    def __init__(self, text: str, payloads: tuple[str, ...]) -> None:
         self.chunks = text.split()
         self.payloads = payloads
         self.words: list[str] = []
@@ -196,7 +89,7 @@ class _Reader:
                 self.words.append("|" if set(marks) & set(".!?…") else ";")
         while self.words and self.words[-1] in ";|":
             self.words.pop()
-        return Tokens(self.words, self.literals, tuple(self.payloads), self.capitals, self.lower)
+        return Tokens(self.words, self.literals, self.payloads, self.capitals, self.lower)
 
     def _bare_marks(self, chunk: str, last: bool) -> None:
         if not (last and set(chunk) <= set(".!?…")):
@@ -208,8 +101,8 @@ class _Reader:
 
     def _core(self, core: str) -> None:
         starts = not self.words or self.words[-1] == "|"
-        if core[0] == "\ue000":
-            self.words.append("§" + "q")  # which payload it is, their order says
+        if core == PAYLOAD:
+            self.words.append("§q")  # which payload it is, their order says
         elif core in ("-", "–", "—"):
             before = self.words[-1] if self.words else ""
             self._literal("-") if before.startswith("#") else self.words.append(";")
@@ -226,7 +119,7 @@ class _Reader:
 
     def _word(self, written: str, starts: bool) -> None:
         word = written.lower()
-        if written.isupper() and ((len(written) > 1 and word in NOT_NAMES) or word == "us"):
+        if written.isupper() and ((len(written) > 1 and word in GRAMMAR_WORDS) or word == "us"):
             self.words.append("^" + word)
             return
         if written == "A" and not starts:
@@ -235,11 +128,13 @@ class _Reader:
         if not starts and word != "i":
             form = "c" if written[0].isupper() else "l"
             self.capitals[word] = form if self.capitals.get(word, form) == form else ""
-        self.words.extend(_contraction(word))
+        self.words.extend(filter(None, _contraction(word)))
 
     def _number_or_literal(self, core: str) -> None:
         match = NUMBER.fullmatch(core)
-        if date := ISO_DATE.fullmatch(core):
+        if core.lower() in PHRASES:
+            self.words.append(core.lower())
+        elif date := ISO_DATE.fullmatch(core):
             self.words.append(f"#d{int(date[1])}-{int(date[2])}-{int(date[3])}")
         elif core.lower() in UNITS_AFTER_NUMBER:
             self.words.append(UNITS_AFTER_NUMBER[core.lower()])

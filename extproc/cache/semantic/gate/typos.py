@@ -3,33 +3,16 @@ A changed letter is never a slip here: nitrate is not nitrite."""
 
 from functools import lru_cache
 
+from extproc.cache.semantic.gate.lexicon import word_set
 from extproc.cache.semantic.gate.words import known
 
-SHORTEST = 6
-FRAME_WORDS = [
-    "between",
-    "definition",
-    "describe",
-    "difference",
-    "different",
-    "explain",
-    "meaning",
-    "recommend",
-    "suggest",
-    "summarize",
-    "translate",
-    "convert",
-    "compare",
-    "without",
-    "number",
-    "should",
-    "could",
-    "would",
-    "which",
-    "where",
-    "purpose",
-    "please",
-]
+SHORTEST = 7
+FRAME_WORDS = sorted(
+    word_set(
+        "between definition describe difference different explain meaning recommend suggest"
+        " summarize translate convert compare without temperature population distance language"
+    )
+)
 
 
 def one_slip(wrong: str, right: str) -> bool:
@@ -50,8 +33,7 @@ def one_slip(wrong: str, right: str) -> bool:
 def slip_of(wrong: str, right: str) -> bool:
     """A slip only if the one is no word at all and the other is; names are not slips of words."""
     return (
-        min(len(wrong), len(right)) >= SHORTEST - 1
-        and max(len(wrong), len(right)) >= SHORTEST
+        min(len(wrong), len(right)) >= SHORTEST
         and wrong.isalpha()
         and right.isalpha()
         and not known(wrong)
@@ -68,4 +50,4 @@ def _frame_word(word: str) -> str:
 
 def frame_words(words: list[str]) -> list[str]:
     """Repairs slips in the words that frames are made of, which no other text can explain."""
-    return [_frame_word(w) if len(w) >= SHORTEST - 1 and w.isalpha() else w for w in words]
+    return [_frame_word(w) if len(w) >= SHORTEST and w.isalpha() else w for w in words]

@@ -1,12 +1,19 @@
-"""What a word means, apart from its place: spelling, inflection, synonyms, family. One name for all
-words that may stand for each other. It must never join two words by how they look alone."""
+"""What a word means, apart from its place: spelling, inflection, synonyms, family. One name for
+all words that may stand for each other. It must never join two words by how they look alone."""
 
 import re
 from functools import lru_cache
 
 import simplemma
 
-from extproc.cache.semantic.gate.lexicon import COMPARISONS, DERIVED, MISSPELT, SYNONYMS, UNITS
+from extproc.cache.semantic.gate.lexicon import (
+    COMPARISONS,
+    DERIVED,
+    MISSPELT,
+    SYNONYMS,
+    UNITS,
+    word_set,
+)
 
 # British to American, by the end of the word; a change counts only if it makes a known word.
 SPELLINGS = [
@@ -37,50 +44,13 @@ SPELLINGS = [
     ]
 ]
 # simplemma's base forms that a question must not be read by.
-OWN_BASE = frozenset(
-    [
-        "better",
-        "best",
-        "worse",
-        "worst",
-        "good",
-        "bad",
-        "more",
-        "most",
-        "less",
-        "least",
-        "media",
-        "us",
-        "left",
-        "ground",
-        "building",
-        "meaning",
-        "painting",
-        "drawing",
-        "training",
-        "meeting",
-        "wedding",
-        "housing",
-        "saving",
-        "savings",
-        "feeling",
-        "heading",
-        "hearing",
-        "people",
-        "data",
-        "glasses",
-        "news",
-        "goods",
-        "physics",
-        "politics",
-        "wedding",
-        "earnings",
-        "clothes",
-        "founded",
-        "being",
-    ]
+OWN_BASE = word_set(
+    "better best worse worst good bad more most less least media us left ground building"
+    " meaning painting drawing training meeting wedding housing saving savings feeling heading"
+    " hearing people data glasses news goods physics politics wedding earnings clothes founded"
+    " being"
 )
-BASES = {"founded": "found-establish", "savings": "saving", "wifi": "wifi"}
+BASES = {"mixed": "mix", "founded": "found-establish", "savings": "saving", "wifi": "wifi"}
 
 
 @lru_cache(1 << 16)
@@ -103,7 +73,12 @@ def base(word: str) -> str:
         if len(word) > 3 and (other := pattern.sub(new, word)) != word and known(other):
             word = other
             break
-    return simplemma.lemmatize(word, "en").lower() if known(word) else word
+    if not known(word):
+        return word
+    stem = simplemma.lemmatize(word, "en").lower()
+    if not known(stem) and word.endswith("ed"):
+        stem = next((w for w in (word[:-1], word[:-2]) if known(w)), word)  # "mixed": not "mixe"
+    return stem
 
 
 @lru_cache(1 << 16)

@@ -1,7 +1,8 @@
 """What people put around a question and what asks for nothing: greetings, "could you tell me",
 "thanks". It must never strip a word that could belong to the question itself."""
 
-import re
+from extproc.cache.semantic.gate.frames.parts import Table, apply, compiled
+from extproc.cache.semantic.gate.lexicon import word_set
 
 _ASK = "how|what|why|when|where|who|whom|whose|which|whether|if"
 _VERBS = (
@@ -10,13 +11,15 @@ _VERBS = (
     "|rewrite|outline|share|correct|compute|state|remind|clarify|walk"
 )
 
-_BEFORE = [
+_BEFORE: Table = [
     (r"^(hi|hey|hello|greetings|good (morning|afternoon|evening)|ok|okay|well|so|dear)"
-     r"( there| all| everyone| everybody| assistant)?( [;|])? (?=\S)", ""),
+     r"( there| all| everyone| everybody| assistant)?( [;|])? (?=(" + _ASK + "|" + _VERBS +
+     r"|please|kindly|can|could|would|will|do|does|is|are|i|any|quick|just|tell) )", ""),
     (r"^(a )?quick question( for you)? [;|] ", ""),
     (r"^(sorry|excuse me|thanks|thank you)( [;|]) ", ""),
     (r"^(please|kindly)( [;|])? (?!my|the|your|him|her|them|everyone)", ""),
-    (r"^(i (am|was) )?(just )?(wondering|curious|asking)( about)?( [;|])? (?=(" + _ASK + r")\b)", ""),
+    (r"^(i (am|was) )?(just )?(wondering|curious|asking)( about)?( [;|])? (?=(" + _ASK + r")\b)",
+     ""),
     (r"^i (am|was) (just )?(wondering|curious) (if|whether) you (can|could|would|might)( please)? "
      r"(?=(" + _VERBS + r")\b)", ""),
     (r"^(so )?(do|would|might) you (happen to |by any chance )?know (?=(" + _ASK + r")\b)", ""),
@@ -33,74 +36,26 @@ _BEFORE = [
     (r"^(please )?(let me know|tell me) (?=(the|about)\b)", "tell "),
     (r"^(please|kindly) (?=(" + _VERBS + r")\b)", ""),
     (r"^(help|assist) me (to )?(understand|learn) (?=(how|what|why)\b)", ""),
-    (r"^(write|give|show|tell|provide|send|draft|make|create|find|get|suggest|recommend) me "
+    (r"^(write|give|show|tell|provide|send|draft|create|find|suggest|recommend) me "
      r"(?!how|what|why)", r"\1 "),
     (r"^(explain|state|say|clarify|describe) (?=(how|why|where|when|who)\b)", ""),
 ]  # fmt: skip
-_BEHIND = [
-    (r"( [;|])? (please|thanks|thank you|thx|cheers)( (so|very) much| a lot)?( in advance)?$", ""),
-    (r"^((?:" + _VERBS + r") .+) (for|to) me$", r"\1"),
-]
+_BEHIND: Table = [
+    (r" [;|] (please|thanks|thank you|thx|cheers)( (so|very) much| a lot)?( in advance)?$", ""),
+    # Not where "please" may be what is asked about: "how do I say please".
+    (r"^(?!.*\b(?:say|said|saying|words?|spell|type|sing|means?|translate|write|pronounce|sign)\b)"
+     r"(.+) please$", r"\1"),
+    (r"^((?:" + _VERBS + r") .+) for me$", r"\1"),
+    (r"^((?:explain|describe|clarify) .+) to me$", r"\1"),
+]  # fmt: skip
 
-_RULES_BEFORE = [(re.compile(pattern), new) for pattern, new in _BEFORE]
-_RULES_BEHIND = [(re.compile(pattern), new) for pattern, new in _BEHIND]
-_MAY_BE_POLITE = frozenset(
-    [
-        "hi",
-        "hey",
-        "hello",
-        "greetings",
-        "good",
-        "ok",
-        "okay",
-        "well",
-        "so",
-        "dear",
-        "a",
-        "quick",
-        "sorry",
-        "excuse",
-        "thanks",
-        "thank",
-        "please",
-        "kindly",
-        "i",
-        "just",
-        "wondering",
-        "curious",
-        "do",
-        "would",
-        "might",
-        "have",
-        "any",
-        "can",
-        "could",
-        "will",
-        "may",
-        "tell",
-        "show",
-        "teach",
-        "remind",
-        "explain",
-        "let",
-        "help",
-        "assist",
-        "write",
-        "give",
-        "provide",
-        "send",
-        "draft",
-        "make",
-        "create",
-        "find",
-        "get",
-        "suggest",
-        "recommend",
-        "state",
-        "say",
-        "clarify",
-        "describe",
-    ]
+_RULES_BEFORE = compiled(_BEFORE)
+_RULES_BEHIND = compiled(_BEHIND)
+_MAY_BE_POLITE = word_set(
+    "hi hey hello greetings good ok okay well so dear a quick sorry excuse thanks thank please"
+    " kindly i just wondering curious do would might have any can could will may tell show teach"
+    " remind explain let help assist write give provide send draft make create find get suggest"
+    " recommend state say clarify describe"
 )
 MOST_LAYERS = 4  # "Hi, could you please tell me ..."
 
@@ -110,10 +65,7 @@ def strip_politeness(words: str) -> str:
         before = words
         if words.partition(" ")[0] not in _MAY_BE_POLITE:
             break
-        for rule, new in _RULES_BEFORE:
-            words = rule.sub(new, words, count=1)
+        words = apply(_RULES_BEFORE, words)
         if words == before:
             break
-    for rule, new in _RULES_BEHIND:
-        words = rule.sub(new, words, count=1)
-    return words
+    return apply(_RULES_BEHIND, words)
