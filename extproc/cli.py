@@ -152,7 +152,8 @@ def serve(
     import uvloop  # here: `forebay --help` needs no server
 
     from extproc import reload
-    from extproc.server import CannotListen, serve
+    from extproc.admin import CannotListen
+    from extproc.server import serve
 
     log_lines = logs.start()
     try:
