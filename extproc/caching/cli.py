@@ -7,6 +7,7 @@ import orjson
 import typer
 from pydantic import BaseModel, TypeAdapter
 from rich.console import Console, RenderableType
+from rich.markup import escape
 
 from extproc.admin_port import GatewayError, ask, tell
 from extproc.caching import views
@@ -85,7 +86,7 @@ def _order(source: str, path: str, order: BaseModel, as_json: bool) -> None:
         )
     except GatewayError as error:
         _fail(error)
-    _show(done, done.says, as_json)
+    _show(done, map(escape, done.says), as_json)
 
 
 @app.command()

@@ -20,7 +20,7 @@ async def purge(gateway: Gateway, order: Purge) -> Done:
     before = caches.exact.store.stats()
     await caches.exact.purge(tenant, user)
     after = caches.exact.store.stats()
-    whose = f"of tenant {tenant}, its users' included" if user is None else f"of user {user}"
+    whose = f"of tenant {tenant}, its users' included," if user is None else f"of user {user}"
     entries = None
     if before.entries is None or after.entries is None:
         gone = (

@@ -4,7 +4,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from extproc.caching.report import Budget, Embedder, Report, Requests, Semantic, Store
-from extproc.embedders import EmbedderUnavailable
 from extproc.gateway import Gateway
 
 if TYPE_CHECKING:  # it needs packages that most do without
@@ -58,6 +57,8 @@ async def _semantic(gateway: Gateway, semantic: "SemanticCache") -> Semantic:
 
 
 async def _embedder(semantic: "SemanticCache") -> Embedder:
+    from extproc.embedders import EmbedderUnavailable  # numpy comes with it
+
     embedder = semantic.embedder
     try:
         await embedder.embed(_TRIED)
