@@ -1,4 +1,4 @@
-"""Asks a running gateway's admin port. Only reads; asks once, bounded in time."""
+"""Asks a running gateway's admin port, or has it do something; once, bounded in time."""
 
 import urllib.error
 import urllib.request
@@ -8,26 +8,52 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 _TIMEOUT_S = 5.0
+_MOST_OF_A_REFUSAL = 64 * 1024
 
 Told = TypeVar("Told")
 
 
 class GatewayError(Exception):
-    """The gateway cannot be read; the message says what to do."""
+    """The gateway cannot be read, or refuses; the message says what to do."""
 
 
 def ask(admin_url: str, path: str, what: str, shape: TypeAdapter[Told]) -> Told:
     """What `admin_url``path` says, in `shape`; `what` it is called in an error."""
     url = f"{checked(admin_url)}{path}"
+    return parsed(_answer(urllib.request.Request(url)), shape, url, f"{what} of Forebay")
+
+
+def tell(admin_url: str, path: str, sent: bytes, what: str, shape: TypeAdapter[Told]) -> Told:
+    """The same, for what has to be sent: JSON."""
+    url = f"{checked(admin_url)}{path}"
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, data=sent, headers=headers, method="POST")
+    return parsed(_answer(request), shape, url, f"{what} of Forebay")
+
+
+def _answer(request: urllib.request.Request) -> bytes:
+    url = request.full_url
     # No proxy: an admin port is near, and its address is nobody else's business.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(url, timeout=_TIMEOUT_S) as answer:
-            body = answer.read()
+        with opener.open(request, timeout=_TIMEOUT_S) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        if why := _refusal(error):
+            raise GatewayError(f"{url}: {why}") from error
+        raise no_answer(url, error.reason) from error
     except (OSError, ValueError, HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise no_answer(url, why) from error
-    return parsed(body, shape, url, f"{what} of Forebay")
+
+
+def _refusal(error: urllib.error.HTTPError) -> str:
+    """The gateway's own sentence; empty if it was another who answered."""
+    shape = TypeAdapter(dict[str, str])
+    try:
+        return shape.validate_json(error.read(_MOST_OF_A_REFUSAL)).get("error", "")
+    except (ValidationError, OSError, HTTPException):
+        return ""
 
 
 def checked(admin_url: str) -> str:

@@ -11,6 +11,7 @@ import typer
 
 from extproc import config, logs
 from extproc.bench import cli as bench
+from extproc.caching import cli as caching
 from extproc.costs import cli as costs
 from extproc.doctor import cli as doctor
 from extproc.plan import cli as plan
@@ -119,7 +120,8 @@ def _welcome(stack: Stack, *, simulated: bool) -> str:
     return (
         f"\nForebay runs. Ctrl-C stops it.\n\n"
         f"  gateway      {stack.config.url}\n"
-        f"  metrics      {stack.config.admin_url}/metrics   (also /status, /costs, /readyz)\n"
+        f"  metrics      {stack.config.admin_url}/metrics"
+        "   (also /status, /costs, /cache, /readyz)\n"
         f"  Envoy admin  {stack.config.envoy_admin_url}\n"
         f"  logs         {stack.folder}\n"
         f"  pools{simulators}\n{pools}\n"
@@ -152,7 +154,8 @@ def serve(
     import uvloop  # here: `forebay --help` needs no server
 
     from extproc import reload
-    from extproc.server import CannotListen, serve
+    from extproc.admin import CannotListen
+    from extproc.server import serve
 
     log_lines = logs.start()
     try:
@@ -261,5 +264,6 @@ app.command("plan")(plan.command)
 app.command("costs")(costs.command)
 app.command("doctor")(doctor.command)
 app.command("vllm")(vllm_profiles.vllm)
+app.add_typer(caching.app, name="cache")
 app.add_typer(sim.app, name="sim")
 app.add_typer(bench.app, name="bench")

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Flight, Hit, scope_of
+from extproc.cache import Fill, Flight, Hit
 from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
@@ -313,13 +313,8 @@ class Exchange:
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:
-            return self._policy.router.plan(
-                model=request.model,
-                last_user_text=request.last_user_text,
-                tokens_needed=request.prompt_tokens_estimate + (request.max_tokens or 0),
-                latency_budget_ms=_latency_budget_ms(headers),
-                allowed=self._tenant.pools,
-                down=self._gateway.down,
+            return self._policy.route(
+                request, self._tenant, _latency_budget_ms(headers), self._gateway.down
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -330,21 +325,19 @@ class Exchange:
     ) -> Hit | None:
         """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
         that has expired, for the case that the request would be shed."""
-        caches, caching = self._policy.caches, self._tenant.caching
-        if caches is None or caching is None:
-            return None
-        user = headers.values.get(self._config.user_header, "")
-        alike = caching.alike and scope_of(caching.alike, self._payer, user)
-        found = await caches.look_up(
-            scope=scope_of(caching.scope, self._payer, user),
-            alike_scope=alike or None,
-            wanted=caching.wanted,
+        caches = self._policy.caches
+        query = self._policy.query(
+            request,
+            body,
+            tenant=self._tenant,
+            tenant_id=self._payer,
+            user_id=headers.values.get(self._config.user_header, ""),
             pool=route.wanted,
-            model=self._config.pools[route.wanted].model,
-            request=request,
-            body=body,
             cache_control=headers.values.get("cache-control", ""),
         )
+        if caches is None or query is None:
+            return None
+        found = await caches.look_up(query)
         self._fill, self._cache_status = found.fill, found.status
         result, hit, lever = found.result, found.hit, "exact_hit"
         if found.under_way is not None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from extproc import logs
@@ -12,15 +12,15 @@ from extproc.accounting import Account
 from extproc.accounting import read as read_account
 from extproc.admission import Limiter, Marks, Running, Slo, marks, needed_s
 from extproc.backends import Backends, Servers
-from extproc.cache import Caches
+from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry, PoolConfig
 from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.metrics import Metrics
 from extproc.openai import Request
-from extproc.routing import Router
+from extproc.routing import Plan, Router
 from extproc.stores import changed_caches, make_caches
-from extproc.tenants import Tenants
+from extproc.tenants import Tenant, Tenants
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +74,50 @@ class Policy:
         if expiry is None:
             expiry = self._expiries[tenant_label, path] = self.config.expiry(tenant_label, path)
         return expiry
+
+    def route(
+        self,
+        request: Request,
+        tenant: Tenant,
+        latency_budget_ms: float | None,
+        down: Collection[str],
+    ) -> Plan:
+        """Raises Unroutable."""
+        return self.router.plan(
+            model=request.model,
+            last_user_text=request.last_user_text,
+            tokens_needed=request.prompt_tokens_estimate + (request.max_tokens or 0),
+            latency_budget_ms=latency_budget_ms,
+            allowed=tenant.pools,
+            down=down,
+        )
+
+    def query(
+        self,
+        request: Request,
+        body: bytes,
+        *,
+        tenant: Tenant,
+        tenant_id: str,
+        user_id: str,
+        pool: str,
+        cache_control: str,
+    ) -> Query | None:
+        """What to ask of the caches for a request that `pool` is to answer; None: nothing, since
+        the tenant has none. The ids: as they came with it, which may be empty."""
+        caching = tenant.caching
+        if caching is None:
+            return None
+        return Query(
+            scope=scope_of(caching.scope, tenant_id, user_id),
+            alike_scope=scope_of(caching.alike, tenant_id, user_id) if caching.alike else None,
+            wanted=caching.wanted,
+            pool=pool,
+            model=self.config.pools[pool].model,
+            request=request,
+            body=body,
+            cache_control=cache_control,
+        )
 
     def all_guarded(self, tiers: tuple[str, ...]) -> bool:
         """Whether a stream of whichever tier serves passes by way of us, to be ended by us."""

@@ -1,4 +1,4 @@
-"""The processor's life: the gRPC server that Envoy calls, the admin port, start and drain.
+"""The processor's life: the gRPC server that Envoy calls, start and drain.
 
 Holds no policy. Each ext_proc stream becomes one Exchange; each access log stream feeds accounting.
 """
@@ -13,13 +13,11 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-import orjson
-from aiohttp import web
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_health.v1.health_pb2 import HealthCheckResponse
-from prometheus_client import generate_latest
 
-from extproc import reload, wire
+from extproc import admin, reload, wire
+from extproc.admin import CannotListen
 from extproc.config import Config
 from extproc.exchange import Exchange
 from extproc.gateway import Gateway
@@ -39,10 +37,6 @@ _KEEP_UP_EVERY_S = 1.0
 _RESET_WITHIN_S = 0.1
 
 
-class CannotListen(Exception):
-    """An address is taken or unusable; the message says which and what to do."""
-
-
 async def serve(config: Config, listen: str, config_file: Path, seen: reload.Stamp | None) -> None:
     """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`.
     `config_file` is where `config` was read from and where a change since `seen` is looked for."""
@@ -53,7 +47,7 @@ async def serve(config: Config, listen: str, config_file: Path, seen: reload.Sta
 
     gateway = Gateway(config)
     service = _Service(gateway)
-    admin = await _start_admin(config.admin, gateway, service)
+    admin_port = await admin.start(config.admin, gateway, lambda: service.ready)
     background: list[asyncio.Task[None]] = []
     try:
         await gateway.start()
@@ -73,7 +67,7 @@ async def serve(config: Config, listen: str, config_file: Path, seen: reload.Sta
         for task in background:
             task.cancel()
         await gateway.close()
-        await admin.cleanup()
+        await admin_port.cleanup()
 
 
 def _spare_the_collector() -> None:
@@ -261,49 +255,3 @@ class _GrpcStream:
     async def _read(self) -> wire.Message | None:
         data = await self._context.read()
         return None if data is grpc.aio.EOF else wire.read(data)
-
-
-async def _start_admin(address: str, gateway: Gateway, service: _Service) -> web.AppRunner:
-    """/metrics, /healthz (the process lives), /readyz (it takes exchanges), /status (the pools),
-    /costs."""
-
-    async def metrics(_: web.Request) -> web.Response:
-        text = generate_latest(gateway.metrics.registry)
-        return web.Response(body=text, content_type="text/plain", charset="utf-8")
-
-    async def healthz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def readyz(_: web.Request) -> web.Response:
-        down = sorted(gateway.down)
-        if not service.ready:
-            return web.Response(status=503, text="not serving\n")
-        if len(down) == len(gateway.policy.config.pools):
-            return web.Response(status=503, text=f"no pool is up: {', '.join(down)}\n")
-        return web.Response(text="ok\n" if not down else f"ok, but down: {', '.join(down)}\n")
-
-    async def status(_: web.Request) -> web.Response:
-        ready = service.ready and len(gateway.down) < len(gateway.policy.config.pools)
-        return web.json_response({"ready": ready, **gateway.status()})
-
-    async def costs(_: web.Request) -> web.Response:
-        body = orjson.dumps(gateway.ledger.report())
-        return web.Response(body=body, content_type="application/json")
-
-    app = web.Application()
-    app.router.add_get("/metrics", metrics)
-    app.router.add_get("/healthz", healthz)
-    app.router.add_get("/readyz", readyz)
-    app.router.add_get("/status", status)
-    app.router.add_get("/costs", costs)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    host, _, port = address.rpartition(":")
-    try:
-        await web.TCPSite(runner, host, int(port)).start()
-    except OSError as error:
-        await runner.cleanup()
-        raise CannotListen(
-            f"forebay.admin {address}: {error.strerror}; stop what uses it or choose another"
-        ) from error
-    return runner

@@ -5,7 +5,7 @@ says what a request allows, `scope` and `key` where its answer is filed, `store`
 whatever keeps it: `memory`, `redis_store`.
 """
 
-from extproc.cache.caches import Caches, Found
+from extproc.cache.caches import Caches, Found, Query
 from extproc.cache.exact import ExactCache, Fill, Hit, Times
 from extproc.cache.flight import Flight
 from extproc.cache.key import Secret
@@ -19,6 +19,7 @@ __all__ = [
     "Flight",
     "Found",
     "Hit",
+    "Query",
     "Scope",
     "Secret",
     "Stats",

@@ -4,7 +4,7 @@ way, a question that asks the same. Else it goes on, and others may follow it.
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from extproc.cache.exact import ExactCache, Fill, Hit
+from extproc.cache.exact import ExactCache, Fill, Hit, Look
 from extproc.cache.flight import Flight, Flights
 from extproc.cache.request_policy import Wanted
 from extproc.cache.scope import Scope
@@ -12,6 +12,29 @@ from extproc.openai import Answer, Request, UnreadAnswer
 
 if TYPE_CHECKING:  # its parts need packages that most do without
     from extproc.cache.semantic.cache import Looked, SemanticCache
+
+
+class Query(NamedTuple):
+    """A request, and what its tenant has of the caches. `scope`, `pool`, `model`, `body`: see
+    ExactCache.look. `alike_scope`: within whom questions are compared; None: they are not."""
+
+    scope: Scope | None
+    alike_scope: Scope | None
+    wanted: Wanted
+    pool: str
+    model: str
+    request: Request
+    body: bytes
+    cache_control: str
+
+
+class Seen(NamedTuple):
+    """What a look found, as far as it went: a hit ends it, and so does `under_way`, the same
+    request of another exchange. `looked`: None where the semantic cache was not asked."""
+
+    exact: Look
+    under_way: Flight[bytes, Answer] | None = None
+    looked: "Looked | None" = None
 
 
 class Found(NamedTuple):
@@ -38,44 +61,49 @@ class Caches:
         self.semantic = semantic
         self._flights: Flights[bytes, Answer] = Flights()
 
-    async def look_up(
-        self,
-        *,
-        scope: Scope | None,
-        alike_scope: Scope | None,
-        pool: str,
-        model: str,
-        request: Request,
-        body: bytes,
-        cache_control: str,
-        wanted: Wanted,
-    ) -> Found:
-        """`scope`: see ExactCache.look_up. `alike_scope`: within whom questions are compared; None:
-        they are not."""
-        exact = await self.exact.look_up(
-            scope=scope,
-            pool=pool,
-            model=model,
-            request=request,
-            body=body,
-            cache_control=cache_control,
-            wanted=wanted,
+    async def look(self, query: Query, *, judge_all: bool = False) -> Seen:
+        """Changes nothing, but that what is read counts as used. `judge_all`: see SemanticCache."""
+        exact = await self.exact.look(
+            scope=query.scope,
+            pool=query.pool,
+            model=query.model,
+            request=query.request,
+            body=query.body,
+            cache_control=query.cache_control,
+            wanted=query.wanted,
         )
+        place = exact.place
+        if place is None or exact.hit is not None:
+            return Seen(exact)
+        if exact.policy.may_read and (other := self._flights.find(place.key)):
+            return Seen(exact, under_way=other)
+        if self.semantic is None or query.alike_scope is None:
+            return Seen(exact)
+        looked = await self.semantic.look(
+            scope=query.alike_scope,
+            place=place,
+            pool=f"{query.pool}={query.model}",
+            request=query.request,
+            body=query.body,
+            policy=exact.policy,
+            judge_all=judge_all,
+        )
+        return Seen(exact, looked=looked)
+
+    async def look_up(self, query: Query) -> Found:
+        """For a request that goes on with what it gets."""
+        seen = await self.look(query)
+        exact, looked = self.exact.use(seen.exact, query.pool, query.request), seen.looked
         fill = exact.fill
         if fill is None:
             return Found(exact.result, exact.status, exact.hit)
-        if exact.policy.may_read and (other := self._flights.find(fill.place.key)):
-            return Found("miss", exact.status, under_way=other, fill=fill, stale=exact.stale)
-        looked = None
-        if self.semantic is not None and alike_scope is not None:
-            looked = await self.semantic.look_up(
-                scope=alike_scope,
-                place=fill.place,
-                pool=f"{pool}={model}",
-                request=request,
-                body=body,
-                policy=exact.policy,
+        if seen.under_way is not None:
+            return Found(
+                "miss", exact.status, under_way=seen.under_way, fill=fill, stale=exact.stale
             )
+        if looked is not None:
+            assert self.semantic is not None
+            looked = self.semantic.use(looked)
             if looked.outcome == "hit":
                 assert looked.found is not None
                 hit, similarity = looked.found

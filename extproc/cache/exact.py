@@ -9,7 +9,7 @@ from extproc.cache.flight import Flight
 from extproc.cache.key import Secret, exact_key
 from extproc.cache.request_policy import CachePolicy, Wanted, cache_policy
 from extproc.cache.scope import Scope
-from extproc.cache.store import Entry, Found, Store
+from extproc.cache.store import Store
 from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
 
 BYPASS = "forebay; fwd=bypass"
@@ -98,6 +98,28 @@ class Fill:
             self.flight.end()
 
 
+class Look(NamedTuple):
+    """What there is for a request; to look changes nothing. `place`: None where it is neither read
+    nor stored. `kept`: what is stored there, also what has expired or the client does not take."""
+
+    policy: CachePolicy
+    place: Place | None = None
+    kept: Hit | None = None
+
+    @property
+    def usable(self) -> Hit | None:
+        """What the client takes; it may have expired."""
+        kept, policy = self.kept, self.policy
+        if kept is None or not policy.may_read or not policy.takes(kept.age_s):
+            return None
+        return kept
+
+    @property
+    def hit(self) -> Hit | None:
+        usable = self.usable
+        return usable if usable is not None and usable.ttl_s > 0 else None
+
+
 class Lookup(NamedTuple):
     """`status` is the member of a Cache-Status header (RFC 9211) that tells of it. `stale`: an
     answer that has expired, beside a miss."""
@@ -126,6 +148,50 @@ class ExactCache:
         self.times = times
         self._draw = draw
 
+    async def look(
+        self,
+        *,
+        scope: Scope | None,
+        pool: str,
+        model: str,
+        request: Request,
+        body: bytes,
+        cache_control: str,
+        wanted: Wanted = "deterministic",
+    ) -> Look:
+        """`scope`: None where nobody knows whose answer it would be. `pool`: see exact_key;
+        `model`: what it serves now. `body`: what `request` was parsed from. Does not suspend with
+        a store in memory."""
+        policy = cache_policy(cache_control, request.temperature, wanted)
+        if scope is None or not policy.may_store:
+            return Look(policy)
+        of = f"{pool}={model}"
+        key = exact_key(self.secret, scope, of, request.path, body, request.members)
+        if key is None:
+            return Look(policy)
+        found = await self.store.get(scope, key)
+        kept = Hit(*found.entry) if found.entry is not None else None
+        return Look(policy, Place(self.store, scope, key, found.epoch), kept)
+
+    def use(self, look: Look, pool: str, request: Request) -> Lookup:
+        """What follows from a look: the stored answer, or the means to store the model's."""
+        policy, place = look.policy, look.place
+        if place is None:
+            return Lookup("bypass", BYPASS, policy)
+        usable = look.usable
+        if usable is not None and usable.ttl_s > 0:
+            return Lookup("hit", usable.status, policy, hit=usable)
+        times = self.times
+        fill = Fill(
+            place,
+            pool,
+            times.ttl_s * (1 - times.jitter * self._draw()),
+            times.stale_s,
+            AnswerReader(request.path, streamed=request.stream, choices=request.sequences),
+        )
+        reason = "uri-miss" if policy.may_read else "request"
+        return Lookup("miss", f"forebay; fwd={reason}", policy, fill=fill, stale=usable)
+
     async def look_up(
         self,
         *,
@@ -137,42 +203,20 @@ class ExactCache:
         cache_control: str,
         wanted: Wanted = "deterministic",
     ) -> Lookup:
-        """`scope`: None where nobody knows whose answer it would be. `pool`: see exact_key;
-        `model`: what it serves now. `body`: what `request` was parsed from. Does not suspend with
-        a store in memory."""
-        policy = cache_policy(cache_control, request.temperature, wanted)
-        if scope is None or not policy.may_store:
-            return Lookup("bypass", BYPASS, policy)
-        of = f"{pool}={model}"
-        key = exact_key(self.secret, scope, of, request.path, body, request.members)
-        if key is None:
-            return Lookup("bypass", BYPASS, policy)
-        store = self.store
-        found = await store.get(scope, key)
-        hit = _hit(found, policy)
-        if hit is not None and hit.ttl_s > 0:
-            return Lookup("hit", hit.status, policy, hit=hit)
-        times = self.times
-        fill = Fill(
-            Place(store, scope, key, found.epoch),
-            pool,
-            times.ttl_s * (1 - times.jitter * self._draw()),
-            times.stale_s,
-            AnswerReader(request.path, streamed=request.stream, choices=request.sequences),
+        """As `look`, and then `use`."""
+        look = await self.look(
+            scope=scope,
+            pool=pool,
+            model=model,
+            request=request,
+            body=body,
+            cache_control=cache_control,
+            wanted=wanted,
         )
-        reason = "uri-miss" if policy.may_read else "request"
-        return Lookup("miss", f"forebay; fwd={reason}", policy, fill=fill, stale=hit)
+        return self.use(look, pool, request)
 
     async def purge(self, tenant: str, user: str | None = None) -> None:
         """All that was stored for the tenant, its users included, or for one user of it. What is in
         public scope stays. Raises StoreUnavailable."""
         scope = Scope("tenant", tenant, "") if user is None else Scope("user", tenant, user)
         await self.store.purge(scope)
-
-
-def _hit(found: Found, policy: CachePolicy) -> Hit | None:
-    """What is stored and may be given again; it may have expired."""
-    entry: Entry | None = found.entry
-    if entry is None or not policy.may_read or not policy.takes(entry.age_s):
-        return None
-    return Hit(*entry)

@@ -34,8 +34,12 @@ def cache_policy(
     by_itself = temperature == 0 and wanted == "deterministic"
     if not cache_control:
         return _ALWAYS if by_itself else _NEVER
-    directives = {part.strip() for part in cache_control.lower().split(",")}
+    directives = directives_of(cache_control)
     ages = [float(match[1]) for d in directives if (match := _MAX_AGE.fullmatch(d))]
     max_age_s = min(ages) if ages else None
     may_store = (max_age_s is not None or by_itself) and "no-store" not in directives
     return CachePolicy(may_store and "no-cache" not in directives, may_store, max_age_s)
+
+
+def directives_of(cache_control: str) -> set[str]:
+    return {part.strip() for part in cache_control.lower().split(",")}

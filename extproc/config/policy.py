@@ -447,7 +447,8 @@ class Config(_Block):
     user_header: HeaderName = "x-user-id"
     """Both from a filter that is trusted; without the latter a cache of scope user is not used."""
     admin: Address = "127.0.0.1:9902"
-    """host:port of /metrics, /healthz, /readyz, /status and /costs."""
+    """host:port of /metrics, /healthz, /readyz, /status, /costs and /cache. Whoever reaches it may
+    purge the caches: keep it where only operators and Prometheus do."""
     drain: DurationS | None = None
     """How long running exchanges may take after SIGTERM. Left out: deadline + grace, so that each
     can still be ended well-formed."""

@@ -50,9 +50,13 @@ class Asked(NamedTuple):
 
 
 class Judged(NamedTuple):
+    """`verdict`: of the gate, or why a question that asks the same does not help. `why`: for a
+    person."""
+
     similarity: float
+    verdict: Literal["same", "other", "gone", "too_old"]
     why: str
-    """What the gate said; for a person."""
+    id: bytes
 
 
 class SemanticHit(NamedTuple):
@@ -90,13 +94,13 @@ class SemanticCache:
         self.similarity = similarity
         self._ttl_s = ttl_s
         self._secret = secret
-        self._embedder = embedder
+        self.embedder = embedder
         self._clock = clock
         self._checks: set[asyncio.Task[None]] = set()
         self.unchecked = 0
         """Checks that could not be made: too many at once, or no vectors."""
 
-    async def look_up(
+    async def look(
         self,
         *,
         scope: Scope | None,
@@ -105,9 +109,11 @@ class SemanticCache:
         request: Request,
         body: bytes,
         policy: CachePolicy,
+        judge_all: bool = False,
     ) -> Looked:
-        """`scope`: within whom questions are compared; None: nobody knows. `place`: of the exact
-        cache. `pool`: whose answer it would be, and what it serves."""
+        """Changes nothing; see `use`. `scope`: within whom questions are compared; None: nobody
+        knows. `place`: of the exact cache. `pool`: whose answer it would be, and what it serves.
+        `judge_all`: go on to the other candidates when one was found to ask the same."""
         if scope is None:
             return Looked("unfit", "no user id came with it, so nobody knows whose answer it is")
         if not self.budget.is_on(scope.tenant):
@@ -121,13 +127,13 @@ class SemanticCache:
         if isinstance(parsed, Refused):
             return Looked("unreadable", parsed.why)
         try:
-            vector = await self._embedder.embed(question.text)
+            vector = await self.embedder.embed(question.text)
         except EmbedderUnavailable as error:
             return Looked("no_vector", str(error))
-        if why := why_stateful(question.text, vector, self._embedder.model):
+        if why := why_stateful(question.text, vector, self.embedder.model):
             return Looked("stateful", why)
         rest = orjson.dumps(question.rest, option=orjson.OPT_SORT_KEYS)
-        of = (pool.encode(), request.path.encode(), self._embedder.model.encode(), rest)
+        of = (pool.encode(), request.path.encode(), self.embedder.model.encode(), rest)
         epoch = place.epoch
         if scope != place.scope:
             epoch = (await place.store.get(scope, place.key)).epoch
@@ -138,34 +144,59 @@ class SemanticCache:
         candidates = await self.partitions.nearest(
             partition, vector, self.similarity, _MOST_CANDIDATES
         )
-        return await self._judge(asked, candidates, place, policy)
+        return await self._judge(asked, candidates, place, policy, judge_all)
 
     async def _judge(
-        self, asked: Asked, candidates: list[Candidate], place: Place, policy: CachePolicy
+        self,
+        asked: Asked,
+        candidates: list[Candidate],
+        place: Place,
+        policy: CachePolicy,
+        judge_all: bool,
     ) -> Looked:
         judged: list[Judged] = []
+        found: SemanticHit | None = None
+        found_why = ""
         for similarity, item in candidates:
             stored = _parsed(item)
             if isinstance(stored, Refused):
-                judged.append(Judged(similarity, stored.why))
+                judged.append(Judged(similarity, "other", stored.why, item.id))
                 continue
             verdict = same_question(asked.parsed, stored)
-            judged.append(Judged(similarity, verdict.why))
             if not verdict.same:
+                judged.append(Judged(similarity, "other", verdict.why, item.id))
                 continue
             entry = (await place.store.get(place.scope, item.id)).entry
             if entry is None or entry.ttl_s <= 0:
-                self.partitions.drop(item.id)
+                why = "it asks the same, but its answer is gone"
+                judged.append(Judged(similarity, "gone", why, item.id))
                 continue
             if not policy.takes(entry.age_s):
+                why = "it asks the same, but its answer is older than the client takes"
+                judged.append(Judged(similarity, "too_old", why, item.id))
                 continue
-            found = SemanticHit(Hit(*entry), similarity)
-            tenant = asked.partition.scope.tenant
-            outcome = "checked" if self.budget.wants_check(tenant) else "hit"
-            return Looked(outcome, verdict.why, asked, tuple(judged), found)
+            judged.append(Judged(similarity, "same", verdict.why, item.id))
+            if found is None:
+                found, found_why = SemanticHit(Hit(*entry), similarity), verdict.why
+            if not judge_all:
+                break
+        if found is not None:
+            return Looked("hit", found_why, asked, tuple(judged), found)
         if not judged:
             return Looked("no_candidate", "no question that was stored is similar", asked)
         return Looked("refused", judged[0].why, asked, tuple(judged))
+
+    def use(self, looked: Looked) -> Looked:
+        """What follows from a look: questions whose answers are gone are forgotten, and chance
+        takes some of the hits to be checked."""
+        for judged in looked.judged:
+            if judged.verdict == "gone":
+                self.partitions.drop(judged.id)
+        if looked.outcome == "hit":
+            assert looked.asked is not None
+            if self.budget.wants_check(looked.asked.partition.scope.tenant):
+                return looked._replace(outcome="checked")
+        return looked
 
     def remember(self, asked: Asked, key: bytes, ttl_s: float) -> None:
         """The answer to it is stored under that exact key for so long."""
@@ -189,7 +220,7 @@ class SemanticCache:
             return
         texts = given.text, new.text
         try:
-            vectors = [await self._embedder.embed(text) for text in texts]
+            vectors = [await self.embedder.embed(text) for text in texts]
         except EmbedderUnavailable:
             self.unchecked += 1
             return
@@ -199,7 +230,7 @@ class SemanticCache:
         for task in self._checks:
             task.cancel()
         await asyncio.gather(*self._checks, return_exceptions=True)
-        await self._embedder.close()
+        await self.embedder.close()
 
 
 def _parsed(item: Item) -> Parsed | Refused:
