@@ -1,0 +1,1 @@
+"""Answers given again to a question that is asked in other words. Pure: no IO, no clock."""
