@@ -85,7 +85,7 @@ def _semantic(
     config: SemanticCacheConfig, secret: Secret, partitions: "Partitions", clock: _Clock
 ) -> "SemanticCache":
     try:
-        from extproc.cache.semantic.budget import Budget
+        from extproc.cache.semantic.budget import FalseHitBudget
         from extproc.cache.semantic.cache import SemanticCache
     except ModuleNotFoundError as error:
         raise ConfigError(
@@ -98,7 +98,7 @@ def _semantic(
         secret,
         embedder,
         partitions,
-        Budget(config.false_hit_budget, config.check_share),
+        FalseHitBudget(config.false_hit_budget, share=config.check_share),
         similarity=config.similarity,
         ttl_s=config.ttl,
         clock=clock,

@@ -55,9 +55,9 @@ def trust(gateway: Gateway, order: Trust) -> Done:
     semantic = _caches(gateway.policy).semantic
     if semantic is None:
         raise NotOn("The semantic cache is off: see forebay.cache.semantic.")
-    if semantic.budget.is_on(order.tenant):
+    if order.tenant not in semantic.budget.off():
         return Done([f"Questions of tenant {order.tenant} are compared already."])
-    semantic.budget.trust(order.tenant)
+    semantic.budget.reset(order.tenant)
     return Done(
         [
             f"Questions of tenant {order.tenant} are compared again, by this processor.",

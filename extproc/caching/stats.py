@@ -35,7 +35,7 @@ def _tenants(gateway: Gateway) -> dict[str, Requests]:
 
 
 async def _semantic(gateway: Gateway, semantic: "SemanticCache") -> Semantic:
-    held, budget = semantic.partitions.stats(), semantic.budget.stats()
+    held, budget = semantic.partitions.stats(), semantic.budget
     lookups: defaultdict[str, int] = defaultdict(int)
     for labels, count in gateway.metrics.semantic.items():
         lookups[labels[0]] += int(count)
@@ -47,13 +47,17 @@ async def _semantic(gateway: Gateway, semantic: "SemanticCache") -> Semantic:
         lookups=dict(lookups),
         budget=Budget(
             checked=budget.checked,
-            false=budget.false,
-            rate=budget.false / budget.checked if budget.checked else None,
-            allowed=budget.allowed,
+            false=budget.disagreed,
+            rate=budget.disagreed / budget.checked if budget.checked else None,
+            allowed=budget.budget,
             unchecked=semantic.unchecked,
-            off=dict(budget.off),
+            off={str(tenant): _told(*budget.counts(tenant)) for tenant in budget.off()},
         ),
     )
+
+
+def _told(checked: int, false: int) -> str:
+    return f"{false} of {checked} checked hits were false"
 
 
 async def _embedder(semantic: "SemanticCache") -> Embedder:

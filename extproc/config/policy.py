@@ -345,7 +345,7 @@ class SemanticCacheConfig(_Block):
     similarity: float = Field(default=0.6, ge=0, le=1)
     """How alike two questions must be (cosine) to be looked at. Whether they ask the same is never
     decided by it: 0 looks at all, 1 at equal ones."""
-    false_hit_budget: float = Field(default=0.01, gt=0, le=0.5)
+    false_hit_budget: float = Field(default=0.01, gt=0, le=0.1)
     """The share of hits that may be wrong. Above it a tenant's questions are compared no more."""
     check_share: float = Field(default=0.05, gt=0, le=1)
     """The share of hits that the model answers instead, to be compared with what the cache says."""

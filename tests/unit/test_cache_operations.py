@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 from extproc import admin, stores
 from extproc.cache import StoreUnavailable
 from extproc.cache.exact import Hit
+from extproc.cache.semantic.budget import FalseHitBudget
 from extproc.caching.explain import explain
 from extproc.caching.report import Why
 from extproc.cli import app
@@ -269,23 +270,19 @@ def test_why_reads_a_file_and_shows_a_table(shared: Running, tmp_path: Path) -> 
 # Its rooms need packages and a model: here a stand-in says what a look found.
 
 
-class Budget:
-    def __init__(self) -> None:
-        self.off = {"acme": "5 of 100 checked hits were false"}
-
-    def is_on(self, tenant: str) -> bool:
-        return tenant not in self.off
-
-    def trust(self, tenant: str) -> None:
-        del self.off[tenant]
-
-    def stats(self) -> Any:
-        return SimpleNamespace(checked=200, false=5, allowed=0.01, off=self.off)
+def spent() -> FalseHitBudget:
+    """Of 97 checked hits none was false, then of acme's three all."""
+    budget = FalseHitBudget(0.01)
+    for _ in range(97):
+        budget.told("default", True, 0.0)
+    for _ in range(3):
+        budget.told("acme", False, 0.0)
+    return budget
 
 
 class Semantic:
     def __init__(self) -> None:
-        self.budget = Budget()
+        self.budget = spent()
         self.partitions = SimpleNamespace(
             stats=lambda: SimpleNamespace(partitions=2, entries=7, used_bytes=3000)
         )
@@ -450,13 +447,13 @@ def test_stats_tell_of_the_semantic_cache_and_whose_is_switched_off() -> None:
         away = stats(running)["semantic"]["embedder"]
     assert told["lookups"] == {"hit": 5}
     assert (told["questions"], told["partitions"]) == (7, 2)
-    off = {"acme": "5 of 100 checked hits were false"}
+    off = {"acme": "3 of 3 checked hits were false"}
     assert told["budget"].pop("off") == off
-    checked = {"checked": 200, "false": 5, "rate": 0.025, "allowed": 0.01, "unchecked": 3}
+    checked = {"checked": 100, "false": 3, "rate": 0.03, "allowed": 0.01, "unchecked": 3}
     assert told["budget"] == checked
     assert told["embedder"]["state"] == "ready"
     assert away["state"] == "starting"
-    assert "200 hits, 5 false (2.50%)" in shown
+    assert "100 hits, 3 false (3.00%)" in shown
     assert "forebay cache trust --tenant acme switches it on again" in shown
 
 

@@ -6,7 +6,10 @@ decides. Some of what would be hits are answered by the model instead and compar
 """
 
 import asyncio
+import logging
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Literal, NamedTuple, TypeAlias, cast
 
 import orjson
@@ -16,13 +19,15 @@ from extproc.cache.key import Secret, has_long_number
 from extproc.cache.partitions import Candidate, Item, PartitionKey, Partitions, Vector
 from extproc.cache.request_policy import CachePolicy
 from extproc.cache.scope import Scope
-from extproc.cache.semantic.agree import agree
-from extproc.cache.semantic.budget import Budget
+from extproc.cache.semantic.agree import answers_agree
+from extproc.cache.semantic.budget import FalseHitBudget
 from extproc.cache.semantic.eligible import Unfit, question_of
 from extproc.cache.semantic.gate import Parsed, Refused, parse, same_question
 from extproc.cache.semantic.stateless import why_stateful
 from extproc.embedders import Embedder, EmbedderUnavailable
 from extproc.openai import Answer, Request, UnreadAnswer
+
+_log = logging.getLogger(__name__)
 
 Outcome: TypeAlias = Literal[
     "hit",
@@ -82,13 +87,16 @@ class SemanticCache:
         secret: Secret,
         embedder: Embedder,
         partitions: Partitions,
-        budget: Budget,
+        budget: FalseHitBudget,
         *,
         similarity: float,
         ttl_s: float,
         clock: Callable[[], float],
+        draw: Callable[[], float] = random.random,
     ) -> None:
-        """`clock`: the one by which `partitions` tells what has expired."""
+        """`clock`: the one by which `partitions` tells what has expired. `draw`: from 0 to 1, for
+        what is checked."""
+        self._draw = draw
         self.budget = budget
         self.partitions = partitions
         self.similarity = similarity
@@ -98,7 +106,7 @@ class SemanticCache:
         self._clock = clock
         self._checks: set[asyncio.Task[None]] = set()
         self.unchecked = 0
-        """Checks that could not be made: too many at once, or no vectors."""
+        """Checks that could not be made: too many at once, or an answer that was not whole."""
 
     async def look(
         self,
@@ -116,7 +124,7 @@ class SemanticCache:
         `judge_all`: go on to the other candidates when one was found to ask the same."""
         if scope is None:
             return Looked("unfit", "no user id came with it, so nobody knows whose answer it is")
-        if not self.budget.is_on(scope.tenant):
+        if self.budget.state(scope.tenant, self._clock()) == "off":
             return Looked("off", "too many hits of this tenant were false: see forebay cache stats")
         question = question_of(request.path, request.members, request.sequences)
         if isinstance(question, Unfit):
@@ -194,7 +202,7 @@ class SemanticCache:
                 self.partitions.drop(judged.id)
         if looked.outcome == "hit":
             assert looked.asked is not None
-            if self.budget.wants_check(looked.asked.partition.scope.tenant):
+            if self.budget.checks(looked.asked.partition.scope.tenant, self._draw()):
                 return looked._replace(outcome="checked")
         return looked
 
@@ -219,12 +227,20 @@ class SemanticCache:
             self.unchecked += 1
             return
         texts = given.text, new.text
-        try:
-            vectors = [await self.embedder.embed(text) for text in texts]
-        except EmbedderUnavailable:
-            self.unchecked += 1
-            return
-        self.budget.told(tenant, agree(*texts, float(vectors[0] @ vectors[1])))
+        similarity = None
+        with suppress(EmbedderUnavailable):  # a long answer has no vector: then the texts speak
+            first, second = [await self.embedder.embed(text) for text in texts]
+            similarity = float(first @ second)
+        agree, why = answers_agree(*texts, similarity)
+        if self.budget.told(tenant, agree, self._clock()):
+            checked, false = self.budget.counts(tenant)
+            _log.error(
+                "the semantic cache is off for a tenant: of its %d checked hits %d were false, the "
+                "last by %s; see forebay cache stats",
+                checked,
+                false,
+                why,
+            )
 
     async def close(self) -> None:
         for task in self._checks:
