@@ -98,7 +98,7 @@ def _semantic(
         secret,
         embedder,
         partitions,
-        FalseHitBudget(config.false_hit_budget, share=config.check_share),
+        FalseHitBudget(config.false_hit_budget, share=config.check_share, first=config.check_first),
         similarity=config.similarity,
         ttl_s=config.ttl,
         clock=clock,

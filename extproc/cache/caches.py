@@ -111,7 +111,10 @@ class Caches:
                 return Found("semantic_hit", status, hit, looked=looked)
             _tell_when_stored(self.semantic, looked, fill)
         self.lead(fill)
-        return Found("miss", exact.status, fill=fill, stale=exact.stale, looked=looked)
+        status = exact.status
+        if looked is not None and looked.outcome == "checked":
+            status += '; detail="semantic; checked"'
+        return Found("miss", status, fill=fill, stale=exact.stale, looked=looked)
 
     def lead(self, fill: Fill) -> None:
         """Identical requests may wait for this one from now on, unless they do for another."""

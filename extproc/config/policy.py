@@ -349,6 +349,8 @@ class SemanticCacheConfig(_Block):
     """The share of hits that may be wrong. Above it a tenant's questions are compared no more."""
     check_share: float = Field(default=0.05, gt=0, le=1)
     """The share of hits that the model answers instead, to be compared with what the cache says."""
+    check_first: int = Field(default=20, ge=0)
+    """So many hits of each tenant are compared before any is given."""
     embedder: EmbedderConfig = EmbedderConfig()
     max_entries: int = Field(default=1000, gt=0, le=100_000)
     """Questions to compare one with, at most."""

@@ -111,7 +111,8 @@ class FalseHitBudget:
         """Whether this hit is to be answered by the model too. `draw`: uniform, from 0 to 1, and
         not by anything of the request, or the sample would not be fair."""
         known = self._scopes.get(scope)
-        if known is None or known.state == "probing" or known.checked < self._first:
+        checked = known.checked if known else 0
+        if (known and known.state == "probing") or checked < self._first:
             return True
         return draw < self._share
 
