@@ -4,7 +4,7 @@ The only package that reads files. Every mistake is a ConfigError whose lines be
 the offending key, for example `forebay.pools.small.slots: must be above 0`.
 """
 
-from extproc.config.load import Loaded, from_document, load, read_yaml
+from extproc.config.load import Loaded, from_document, load, parse_yaml, read_yaml
 from extproc.config.policy import (
     AdmissionConfig,
     CacheConfig,
@@ -37,6 +37,7 @@ __all__ = [
     "TenantConfig",
     "from_document",
     "load",
+    "parse_yaml",
     "read_yaml",
     "walk",
 ]
