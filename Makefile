@@ -30,9 +30,10 @@ test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	$(BIN)/python -m pytest tests/unit -n 2 -q
 	$(BIN)/python -m pytest tests/e2e tests/vllm -n 2 --dist loadfile -q
 
-soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies (ten minutes or so)
+soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies, every simulated case (fifteen minutes or so)
 	FOREBAY_SOAK_EXCHANGES=20000 $(BIN)/python -m pytest tests/e2e/test_soak.py
 	FOREBAY_NUMBERS_EXCHANGES=1000 $(BIN)/python -m pytest tests/e2e/test_numbers.py
+	FOREBAY_THOROUGH=1 $(BIN)/python -m pytest tests/unit -n 2 -q --timeout 1800
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
 
 test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/forebay) and prove the gateway against it
