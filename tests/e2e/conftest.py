@@ -15,6 +15,18 @@ def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGatew
         yield make
 
 
+@pytest.fixture(autouse=True)
+def _only_shared_gateways_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test makes for itself stops when it ends: idle stacks take the others' time. (What its
+    module shares is made before this.)"""
+    if "make_gateway" not in request.fixturenames:
+        yield
+        return
+    make: MakeGateway = request.getfixturevalue("make_gateway")
+    with make.for_a_while():
+        yield
+
+
 @pytest.fixture(scope="module")
 def shared_gateway(make_gateway: MakeGateway) -> Gateway:
     """The reference config, one for each test module."""
