@@ -249,7 +249,7 @@ def until_answered(
             why = str(getattr(error.reason, "strerror", None) or error.reason).lower()
         except OSError as error:
             why = str(error.strerror or error).lower()
-        time.sleep(0.1)
+        time.sleep(0.05)
     return why
 
 

@@ -7,6 +7,30 @@ import pytest
 from tests.e2e.client import Gateway
 from tests.gateways import MakeGateway, gateways
 
+# The files that take longest, in seconds on two cores: they begin first, so that none of them runs
+# alone at the end (with --dist loadfile --no-loadscope-reorder).
+LONG_S = {
+    "test_endings": 68,
+    "test_bench": 55,
+    "test_operation": 52,
+    "test_lifecycle": 50,
+    "test_alerts": 50,
+    "test_sse": 44,
+    "test_backends": 45,
+    "test_guard": 31,
+    "test_numbers": 30,
+    "test_identity": 27,
+    "test_admission": 26,
+    "test_doctor": 25,
+    "test_costs": 24,
+    "test_soak": 22,
+    "test_overload": 22,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: -LONG_S.get(item.path.stem, 0))
+
 
 @pytest.fixture(scope="module")
 def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGateway]:
