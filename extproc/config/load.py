@@ -33,15 +33,24 @@ def load(path: Path) -> Loaded:
         raise ConfigError(f"{path}:\n{error}") from error
 
 
-def read_yaml(path: Path) -> object:
-    """The parsed document, unchecked; ConfigError if there is none."""
+def read_text(path: Path) -> str:
+    """ConfigError if that cannot be."""
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def read_yaml(path: Path) -> object:
+    """The parsed document, unchecked; ConfigError if there is none."""
+    text = read_text(path)
+    try:
+        return parse_yaml(text)
     except RecursionError as error:
         raise ConfigError(f"{path}: not YAML: it nests too deep") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes, dates, numbers of no sense
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: dates and numbers of no sense
         raise ConfigError(f"{path}: not YAML: {error}") from error
 
 
