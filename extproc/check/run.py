@@ -9,6 +9,7 @@ from extproc.check.findings import Finding, error
 from extproc.check.parse import read, read_policy
 from extproc.check.reading import is_tree
 from extproc.check.rules import RULES
+from extproc.check.rules.no_effect import no_effect
 from extproc.check.rules.policy import policy_errors
 from extproc.config import ConfigError, Lines, from_document, read_text, read_yaml
 from extproc.config.tree import dig, mapping
@@ -40,7 +41,7 @@ def check(document: object) -> list[Finding]:
             )
         ]
     policy = read_policy(document)
-    findings = list(policy_errors(policy))
+    findings = [*policy_errors(policy), *no_effect(policy)]
     if not _is_bootstrap(document):
         return findings
     with warnings.catch_warnings():
