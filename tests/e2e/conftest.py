@@ -1,6 +1,7 @@
 """Stacks of real processes for the tests: Envoy, the processor, two simulated pools, free ports."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +30,8 @@ LONG_S = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: -LONG_S.get(item.path.stem, 0))
+    here = Path(__file__).parent
+    items.sort(key=lambda item: -LONG_S.get(item.path.stem, 0) if item.path.parent == here else 0)
 
 
 @pytest.fixture(scope="module")
