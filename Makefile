@@ -32,7 +32,7 @@ up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pool
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	@tests/get_prometheus.sh $(BIN)
-	$(BIN)/python -m pytest tests/unit -n 2 -q
+	$(BIN)/python -m pytest tests/unit -n 3 -q
 	$(BIN)/python -m pytest tests/e2e tests/vllm -n 5 --dist loadfile --no-loadscope-reorder -q
 
 soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies, every simulated case (fifteen minutes or so)

@@ -277,9 +277,9 @@ def run_against(answer: Any, phases: tuple[Phase, ...], **more: Any) -> list[Ans
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal count
-            count += 1
+            before, count = count, count + 1
             await reader.readuntil(b"\r\n\r\n")
-            await answer(reader, writer, count - 1)
+            await answer(reader, writer, before)
             writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
