@@ -20,7 +20,12 @@ from serving.faults import KINDS
 if TYPE_CHECKING:
     from serving.calibrate import Fit
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 # Click prints a paragraph that begins with \b line by line.
 _FAULTS = "\n\n".join(

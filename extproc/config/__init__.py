@@ -4,7 +4,8 @@ The only package that reads files. Every mistake is a ConfigError whose lines be
 the offending key, for example `forebay.pools.small.slots: must be above 0`.
 """
 
-from extproc.config.load import Loaded, from_document, load, read_yaml
+from extproc.config.lines import Lines
+from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
     AdmissionConfig,
     CacheConfig,
@@ -29,6 +30,7 @@ __all__ = [
     "CostsConfig",
     "ExactCacheConfig",
     "Expiry",
+    "Lines",
     "Loaded",
     "PoolConfig",
     "PriceConfig",
@@ -37,6 +39,8 @@ __all__ = [
     "TenantConfig",
     "from_document",
     "load",
+    "parse_yaml",
+    "read_text",
     "read_yaml",
     "walk",
 ]
