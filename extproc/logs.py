@@ -123,7 +123,7 @@ def exchange(facts: Mapping[str, object]) -> None:
 
 def ending(facts: Mapping[str, object]) -> None:
     """A second line, of an exchange whose answer did not end whole: Envoy tells so later."""
-    _append("extproc.gateway", "ending", facts)
+    _append("extproc.finished", "ending", facts)
 
 
 def _append(logger: str, message: str, facts: Mapping[str, object]) -> None:

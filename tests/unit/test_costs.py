@@ -280,7 +280,7 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
         "bill": "small 1100 search interactive large 1 0 0 acme",
     }
     for served_by in ("small", "", "gone"):
-        gateway.account(LogEntry(200, served_by, 1, "", tags))
+        gateway.finished.account(LogEntry(200, served_by, 1, "", tags))
     report = gateway.ledger.report()
     assert (len(report.costs), report.costs[0].requests) == (1, 1)
     text = generate_latest(gateway.metrics.registry).decode()

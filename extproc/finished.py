@@ -1,0 +1,158 @@
+"""What Envoy's log tells of finished exchanges: counted, billed, learned from, in one place.
+
+Of what an exchange was answered with nothing is counted elsewhere. No entry is joined to an
+exchange in memory: it may be another processor's.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from extproc import logs
+from extproc.accounting import Account
+from extproc.accounting import read as read_account
+from extproc.admission import Running
+from extproc.config import PoolConfig
+from extproc.costs import Ledger
+from extproc.endings import Suspicion, ending
+from extproc.metrics import Metrics
+from extproc.policy import Policy
+from extproc.wire import LogEntry
+
+
+class Measured:
+    """What a pool's answers were like lately."""
+
+    __slots__ = ("completion_tokens", "first_token_s", "stream_bytes", "stream_tokens")
+
+    def __init__(self) -> None:
+        self.first_token_s = Running()
+        """From a slot to the first token."""
+        self.completion_tokens = Running()
+        self.stream_bytes, self.stream_tokens = Running(), Running()
+        """Of each stream that was counted; bytes as sent to the client."""
+
+
+class Finished:
+    """`policy`: the one of now. `suspect(url, seconds)`: see Suspicion."""
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        metrics: Metrics,
+        ledger: Ledger,
+        suspect: Callable[[str, float], None],
+    ) -> None:
+        self._policy = policy
+        self._metrics = metrics
+        self._ledger = ledger
+        self._suspicion = Suspicion(suspect)
+        self.measured: defaultdict[str, Measured] = defaultdict(Measured)
+        """By pool."""
+
+    def account(self, entry: LogEntry) -> None:
+        """Count one finished exchange from Envoy's access log."""
+        account = read_account(entry.tags)
+        if account is None:
+            return
+        known = self._policy().config
+        pool = entry.served_by if entry.served_by in known.pools else "none"
+        tenant = account.tenant if account.tenant in known.tenants else "default"
+        metrics = self._metrics
+        metrics.answers[pool, str(entry.status), tenant] += 1
+        estimate = self._unfinished_tokens(pool, entry, account)
+        self._see_ending(pool, tenant, entry, account, estimate)
+        metrics.attempts[pool] += entry.attempts
+        for kind, count in (
+            ("prompt", account.prompt_tokens),
+            ("cached", account.cached_tokens),
+            ("completion", account.completion_tokens),
+        ):
+            if count:
+                metrics.tokens[pool, tenant, kind] += count
+        if estimate:
+            metrics.tokens[pool, tenant, "completion_estimated"] += estimate
+        if pool in known.pools:
+            self._ledger.answered(
+                known,
+                pool=pool,
+                tenant=tenant,
+                status=entry.status,
+                account=account,
+                estimate=estimate,
+            )
+        if entry.status == 200 and account.ttft_s is not None:
+            metrics.ttft[pool, tenant].observe(account.ttft_s)
+        if entry.status == 200 and account.server_ttft_s is not None:
+            self.measured[pool].first_token_s.add(account.server_ttft_s)
+        if entry.status == 200 and account.tpot_s is not None:
+            metrics.tpot[pool, tenant].observe(account.tpot_s)
+        self._settle(account)
+
+    def _unfinished_tokens(self, pool: str, entry: LogEntry, account: Account) -> int:
+        """About how many tokens a stream had that was not counted since it did not end: as many
+        as its guard saw, or by its bytes and what a token of the pool's counted streams took. 0
+        where there is nothing to estimate."""
+        if not account.streamed or entry.status != 200 or not account.body_bytes:
+            return 0
+        measured = self.measured[pool]
+        if account.completion_tokens is not None:
+            measured.stream_bytes.add(account.body_bytes)
+            measured.stream_tokens.add(account.completion_tokens)
+            return 0
+        if account.completion_estimate is not None:
+            return account.completion_estimate
+        if not measured.stream_tokens.mean:
+            return 0
+        # Of means, not a mean of ratios: short streams are mostly what is beside the tokens.
+        return round(account.body_bytes * measured.stream_tokens.mean / measured.stream_bytes.mean)
+
+    def _see_ending(
+        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: int
+    ) -> None:
+        settings = self._policy().config.pools.get(pool)
+        if settings is None:  # no server was tried
+            return
+        # What was never counted (another filter chain than the reference's) is no sign of an error.
+        how = ending(
+            entry.status,
+            entry.details,
+            account.flags,
+            ended_by_us=account.ended_by_us,
+            has_failed=account.has_failed,
+            has_usage=account.completion_tokens is not None,
+            usage_expected=account.streamed and self.measured[pool].stream_tokens.count > 0,
+        )
+        self._metrics.endings[pool, how] += 1
+        if how != "whole":
+            facts = {
+                "ending": how,
+                "status": entry.status,
+                "pool": pool,
+                "tokens_estimated": estimate,
+                "request_id": account.request_id,
+                "tenant": tenant,
+            }
+            logs.ending(facts)
+        if url := _endpoint(settings, account.upstream_host):
+            self._suspicion.saw(url, how)
+
+    def _settle(self, account: Account) -> None:
+        """Of the tokens that were charged when the request was granted, what was too much or too
+        little."""
+        charge = account.charge
+        if charge is None or account.completion_tokens is None:
+            return
+        answers = max(account.bill.answers, 1)
+        self.measured[charge.pool].completion_tokens.add(account.completion_tokens / answers)
+        limiter = self._policy().limiters.get(charge.pool)
+        if limiter is not None:
+            took = (account.prompt_tokens or 0) + account.completion_tokens
+            share = self._policy().tenants.share_of(charge.payer)
+            limiter.correct(charge.payer, share, took - charge.tokens)
+
+
+def _endpoint(pool: PoolConfig, host: str) -> str | None:
+    """Which of the pool's endpoints has the address `host` (ip:port, as Envoy logs it)."""
+    if len(pool.endpoints) == 1 and host != "-":
+        return pool.endpoints[0]  # its name may be another than its address
+    return next((url for url in pool.endpoints if url.partition("://")[2] == host), None)
