@@ -10,12 +10,18 @@ from typing import NamedTuple
 
 from extproc.openai import Usage
 
+# Answers of these statuses without a count of tokens may have made a server work all the same: 0 is
+# a client that left, 504 an answer that did not end in time.
+WORKED = (0, 200, 504)
+
 
 class Charge(NamedTuple):
     """What was charged for the request when it was granted its slot."""
 
     pool: str
     tokens: int
+    prompt_tokens: int
+    """Of `tokens`, the prompt's: estimated from its text alone, the same for every pool."""
     payer: str
     """The tenant itself, not its label."""
 
@@ -33,6 +39,16 @@ class Bill(NamedTuple):
     """Most tokens of each answer, as we cut it; 0: we did not."""
     most_tokens: int = 0
     """As the client wanted it; 0: it did not say."""
+
+
+class Estimate(NamedTuple):
+    """About what tokens an answer took that nobody counted, since it did not end. All 0: it was
+    counted, or there is nothing to estimate."""
+
+    prompt: int = 0
+    cached: int = 0
+    """Of `prompt`."""
+    completion: int = 0
 
 
 class _Counted(NamedTuple):
@@ -151,12 +167,12 @@ def _whole_number(text: str) -> int | None:
 
 
 def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
-    """Written by Exchange as `POOL TOKENS FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
+    """Written by Exchange as `POOL TOKENS PROMPT FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
     whatever a payer's name has in it."""
-    parts = text.split(" ", 8)
-    if len(parts) < 9 or not all(map(str.isdecimal, (parts[1], *parts[5:8]))):
+    parts = text.split(" ", 9)
+    if len(parts) < 10 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
         return None, Bill()  # an Envoy config without the tag
-    pool, tokens, feature, request_class, instead_of, answers, cap, most, payer = parts
+    pool, tokens, prompt, feature, request_class, instead_of, answers, cap, most, payer = parts
     batch = request_class == "batch"
     bill = Bill(feature, batch, instead_of, int(answers), int(cap), int(most))
-    return Charge(pool, int(tokens), payer), bill
+    return Charge(pool, int(tokens), int(prompt), payer), bill

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from extproc import logs
-from extproc.accounting import Account
+from extproc.accounting import WORKED, Account, Estimate
 from extproc.accounting import read as read_account
 from extproc.admission import Running
 from extproc.config import PoolConfig
@@ -22,7 +22,10 @@ from extproc.wire import LogEntry
 class Measured:
     """What a pool's answers were like lately."""
 
-    __slots__ = ("completion_tokens", "first_token_s", "stream_bytes", "stream_tokens")
+    __slots__ = (
+        *("cached_tokens", "completion_tokens", "first_token_s", "prompt_estimates"),
+        *("prompt_tokens", "stream_bytes", "stream_tokens"),
+    )
 
     def __init__(self) -> None:
         self.first_token_s = Running()
@@ -30,6 +33,9 @@ class Measured:
         self.completion_tokens = Running()
         self.stream_bytes, self.stream_tokens = Running(), Running()
         """Of each stream that was counted; bytes as sent to the client."""
+        self.prompt_estimates = Running()
+        """What their texts let expect of the prompts that the next two are of."""
+        self.prompt_tokens, self.cached_tokens = Running(), Running()
 
 
 class Finished:
@@ -59,18 +65,19 @@ class Finished:
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self._metrics
         metrics.answers[pool, str(entry.status), tenant] += 1
-        estimate = self._unfinished_tokens(pool, entry, account)
+        self._learn(pool, entry, account)
+        estimate = self._estimate(pool, entry, account)
         self._see_ending(pool, tenant, entry, account, estimate)
         metrics.attempts[pool] += entry.attempts
         for kind, count in (
             ("prompt", account.prompt_tokens),
             ("cached", account.cached_tokens),
             ("completion", account.completion_tokens),
+            ("prompt_estimated", estimate.prompt),
+            ("completion_estimated", estimate.completion),
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
-        if estimate:
-            metrics.tokens[pool, tenant, "completion_estimated"] += estimate
         if pool in known.pools:
             self._ledger.answered(
                 known,
@@ -82,32 +89,56 @@ class Finished:
             )
         if entry.status == 200 and account.ttft_s is not None:
             metrics.ttft[pool, tenant].observe(account.ttft_s)
-        if entry.status == 200 and account.server_ttft_s is not None:
-            self.measured[pool].first_token_s.add(account.server_ttft_s)
         if entry.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
 
-    def _unfinished_tokens(self, pool: str, entry: LogEntry, account: Account) -> int:
-        """About how many tokens a stream had that was not counted since it did not end: as many
-        as its guard saw, or by its bytes and what a token of the pool's counted streams took. 0
-        where there is nothing to estimate."""
-        if not account.streamed or entry.status != 200 or not account.body_bytes:
-            return 0
+    def _learn(self, pool: str, entry: LogEntry, account: Account) -> None:
+        """What a pool's answers are like."""
+        if entry.status != 200:
+            return
         measured = self.measured[pool]
-        if account.completion_tokens is not None:
+        if account.server_ttft_s is not None:
+            measured.first_token_s.add(account.server_ttft_s)
+        if account.completion_tokens is None:
+            return
+        if account.streamed and account.body_bytes:
             measured.stream_bytes.add(account.body_bytes)
             measured.stream_tokens.add(account.completion_tokens)
-            return 0
-        if account.completion_estimate is not None:
-            return account.completion_estimate
-        if not measured.stream_tokens.mean:
-            return 0
-        # Of means, not a mean of ratios: short streams are mostly what is beside the tokens.
-        return round(account.body_bytes * measured.stream_tokens.mean / measured.stream_bytes.mean)
+        if account.charge is not None and account.prompt_tokens is not None:
+            measured.prompt_estimates.add(account.charge.prompt_tokens)
+            measured.prompt_tokens.add(account.prompt_tokens)
+            measured.cached_tokens.add(account.cached_tokens or 0)
+
+    def _estimate(self, pool: str, entry: LogEntry, account: Account) -> Estimate:
+        """Of an answer that was not counted. A stream has taken its prompt once a token has come:
+        its output is as much as its guard saw, or by its bytes and what a token of the pool's
+        counted streams took. What a JSON answer that was left or cut would have had nobody knows:
+        of that the prompt alone, if a server had the request. Ratios are of means, not means of
+        ratios: short streams are mostly what is beside the tokens."""
+        if account.completion_tokens is not None or account.upstream_host == "-":
+            return Estimate()
+        measured, completion = self.measured[pool], 0
+        if account.streamed:
+            if entry.status != 200 or not account.body_bytes or account.completion_estimate == 0:
+                return Estimate()
+            if account.completion_estimate is not None:
+                completion = account.completion_estimate
+            elif measured.stream_tokens.mean:
+                token_bytes = measured.stream_bytes.mean / measured.stream_tokens.mean
+                completion = round(account.body_bytes / token_bytes)
+        elif entry.status not in WORKED:
+            return Estimate()
+        prompt = float(account.charge.prompt_tokens) if account.charge else 0.0
+        cached = 0.0
+        if measured.prompt_estimates.mean:
+            prompt *= measured.prompt_tokens.mean / measured.prompt_estimates.mean
+        if measured.prompt_tokens.mean:
+            cached = prompt * measured.cached_tokens.mean / measured.prompt_tokens.mean
+        return Estimate(round(prompt), round(cached), completion)
 
     def _see_ending(
-        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: int
+        self, pool: str, tenant: str, entry: LogEntry, account: Account, estimate: Estimate
     ) -> None:
         settings = self._policy().config.pools.get(pool)
         if settings is None:  # no server was tried
@@ -128,7 +159,8 @@ class Finished:
                 "ending": how,
                 "status": entry.status,
                 "pool": pool,
-                "tokens_estimated": estimate,
+                "prompt_estimated": estimate.prompt,
+                "completion_estimated": estimate.completion,
                 "request_id": account.request_id,
                 "tenant": tenant,
             }

@@ -32,8 +32,8 @@ DEADLINE_S, GRACE_S, STALL_S = 1.2, 0.3, 0.7
 # Envoy closes a connection so much later than it cut the HTTP/1 answer on it.
 CLOSE_S = 1.0
 LONG_TOKENS = 5000
-# An estimate by bytes may be so far off.
-BYTES_OFF = 0.25
+# An estimate may be so far off.
+ESTIMATE_OFF = 0.25
 
 Way = Literal["ask", "guard"]
 POOLS: dict[Way, str] = {"ask": "small", "guard": "large"}
@@ -269,6 +269,8 @@ class Sums:
     """How the answers ended that did not end whole, by request."""
     by_bytes: list[tuple[float, int]] = field(default_factory=list)
     """Of each round: estimated, and what clients saw."""
+    prompts: list[tuple[float, int]] = field(default_factory=list)
+    """Of each round: estimated, and what those had that a server worked on."""
 
 
 async def one_round(
@@ -358,6 +360,14 @@ def _check_tokens(
         assert estimated == saw, where
     else:
         sums.by_bytes.append((estimated, saw))
+    worked_on = sum(
+        PROMPT_TOKENS[CHAT if asked.chat else COMPLETIONS]
+        for asked, seen in zip(all_asked, all_seen, strict=True)
+        if (seen.what in ("504", "left") and not asked.stream)
+        or (seen.what not in ("whole", "abort") and (seen.tokens or seen.what == "error event"))
+    )
+    sums.prompts.append((tokens.get("prompt_estimated", 0), worked_on))
+    assert bool(worked_on) == ("prompt_estimated" in tokens), where
     first_tokens = sum(
         asked.stream
         and (seen.tokens > 0 or seen.what in ("error event", "incomplete: upstream_error"))
@@ -420,14 +430,21 @@ async def test_every_ending_is_what_it_is_called_and_all_tokens_are_counted(
             print(f"  {count:5}  {outcome}")
         for kind, late_s in sorted(sums.latest_s.items()):
             print(f"  latest: {late_s:+.2f} s from the deadline: {kind}")
-        estimated, saw = (sum(column) for column in zip(*sums.by_bytes, strict=True))
-        print(f"  estimated by bytes: {estimated:.0f} tokens, of {saw} that clients saw")
-    assert abs(estimated - saw) < BYTES_OFF * saw
+        estimated, saw = _columns(sums.by_bytes)
+        print(f"  estimated by bytes: {estimated:.0f} tokens, of {saw:.0f} that clients saw")
+        prompts, took = _columns(sums.prompts)
+        print(f"  estimated of prompts: {prompts:.0f} tokens, of {took:.0f}")
+    assert abs(estimated - saw) < ESTIMATE_OFF * saw
+    assert abs(prompts - took) < ESTIMATE_OFF * took
     gateway.wait_until_idle()
     await asyncio.sleep(0.3)  # lines are written ten times a second
     lines = [*map(json.loads, (gateway.stack.folder / "processor.log").read_text().splitlines())]
     logged = {line["request_id"]: line["ending"] for line in lines if line["message"] == "ending"}
     assert logged.items() >= sums.bad_by_id.items()
+
+
+def _columns(pairs: list[tuple[float, int]]) -> tuple[float, float]:
+    return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
 
 
 # --- the time to the first token ------------------------------------------------------------------

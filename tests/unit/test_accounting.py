@@ -31,14 +31,18 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
 
 
 def test_a_bill_says_what_the_cost_depends_on() -> None:
-    account = accounting.read(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
+    account = accounting.read(STREAM | {"bill": "small 99 40 search batch large 3 64 512 a cme"})
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
-    assert account.charge == accounting.Charge("small", 99, "a cme")
+    assert account.charge == accounting.Charge("small", 99, 40, "a cme")
 
 
 @pytest.mark.parametrize(
-    "bill", ["-", "", "small 9 search batch large 3 64", "a b c d e f g h i", "a 1 b c d 1 -1 2 x"]
+    "bill",
+    [
+        *("-", "", "small 9 9 search batch large 3 64", "a b c d e f g h i j"),
+        *("a 1 1 b c d 1 -1 2 x", "small 9 search batch large 3 64 512 before the prompt"),
+    ],
 )
 def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -> None:
     account = accounting.read(STREAM | {"bill": bill})
