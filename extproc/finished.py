@@ -14,6 +14,7 @@ from extproc.admission import Running
 from extproc.config import PoolConfig
 from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
+from extproc.estimates import Line
 from extproc.metrics import Metrics
 from extproc.policy import Policy
 from extproc.wire import LogEntry
@@ -23,8 +24,8 @@ class Measured:
     """What a pool's answers were like lately."""
 
     __slots__ = (
-        *("cached_tokens", "completion_tokens", "first_token_s", "prompt_estimates"),
-        *("prompt_tokens", "stream_bytes", "stream_tokens"),
+        *("cached_tokens", "completion_tokens", "first_token_s", "prompt", "prompt_tokens"),
+        *("stream_bytes", "stream_tokens"),
     )
 
     def __init__(self) -> None:
@@ -33,8 +34,8 @@ class Measured:
         self.completion_tokens = Running()
         self.stream_bytes, self.stream_tokens = Running(), Running()
         """Of each stream that was counted; bytes as sent to the client."""
-        self.prompt_estimates = Running()
-        """What their texts let expect of the prompts that the next two are of."""
+        self.prompt = Line()
+        """Its tokens by what its text lets expect."""
         self.prompt_tokens, self.cached_tokens = Running(), Running()
 
 
@@ -106,7 +107,7 @@ class Finished:
             measured.stream_bytes.add(account.body_bytes)
             measured.stream_tokens.add(account.completion_tokens)
         if account.charge is not None and account.prompt_tokens is not None:
-            measured.prompt_estimates.add(account.charge.prompt_tokens)
+            measured.prompt.add(account.charge.prompt_tokens, account.prompt_tokens)
             measured.prompt_tokens.add(account.prompt_tokens)
             measured.cached_tokens.add(account.cached_tokens or 0)
 
@@ -114,8 +115,7 @@ class Finished:
         """Of an answer that was not counted. A stream has taken its prompt once a token has come:
         its output is as much as its guard saw, or by its bytes and what a token of the pool's
         counted streams took. What a JSON answer that was left or cut would have had nobody knows:
-        of that the prompt alone, if a server had the request. Ratios are of means, not means of
-        ratios: short streams are mostly what is beside the tokens."""
+        of that the prompt alone, if a server had the request."""
         if account.completion_tokens is not None or account.upstream_host == "-":
             return Estimate()
         measured, completion = self.measured[pool], 0
@@ -125,14 +125,14 @@ class Finished:
             if account.completion_estimate is not None:
                 completion = account.completion_estimate
             elif measured.stream_tokens.mean:
+                # Of means, not the mean of ratios: short streams are mostly beside the tokens.
                 token_bytes = measured.stream_bytes.mean / measured.stream_tokens.mean
                 completion = round(account.body_bytes / token_bytes)
         elif entry.status not in WORKED:
             return Estimate()
-        prompt = float(account.charge.prompt_tokens) if account.charge else 0.0
-        cached = 0.0
-        if measured.prompt_estimates.mean:
-            prompt *= measured.prompt_tokens.mean / measured.prompt_estimates.mean
+        prompt = cached = 0.0
+        if account.charge is not None:
+            prompt = measured.prompt.count(account.charge.prompt_tokens)
         if measured.prompt_tokens.mean:
             cached = prompt * measured.cached_tokens.mean / measured.prompt_tokens.mean
         return Estimate(round(prompt), round(cached), completion)
