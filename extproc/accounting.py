@@ -82,19 +82,19 @@ class Account:
     ended_by_us: str
     """Why, if it did: `deadline`, `stall`, `upstream_error`."""
     ttft_s: float | None
-    """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
+    """Request start to the first event, streamed answers only: a JSON answer has no first token."""
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
     charge: Charge | None
     body_bytes: int | None
-    """Of the answer, as sent to the client."""
+    """Of the answer, as sent to the client; 0 for a stream without a token."""
     flags: str
     """Envoy's response flags, with commas; "-": none."""
     upstream_host: str
     """ip:port of the server that was tried last; "-" if none was."""
     bill: Bill
     tpot_s: float | None
-    """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
+    """(last byte - first event) / (completion tokens - 1), streamed answers that ended only."""
 
 
 def read(tags: Mapping[str, str]) -> Account | None:
@@ -108,12 +108,16 @@ def read(tags: Mapping[str, str]) -> Account | None:
     if counted.completion is None and guard is not None:
         counted = guard.counted
     completion = counted.completion
-    first_us = _number(tags, "ttft_us") if streamed else None
-    server_us = _number(tags, "server_ttft_us") if streamed else None
-    generation_us = _number(tags, "generation_us") if streamed else None
+    # Comments may have kept the connection alive before the first token, or instead of it.
+    alive_us = _alive_us(tags)
+    has_begun = streamed and alive_us is not None
+    first_us = _number(tags, "ttft_us") if has_begun else None
+    server_us = _number(tags, "server_ttft_us") if has_begun else None
+    generation_us = _number(tags, "generation_us") if has_begun else None
+    alive_us = alive_us or 0
     tpot_s = None
     if generation_us is not None and completion is not None and completion > 1:
-        tpot_s = generation_us / 1e6 / (completion - 1)
+        tpot_s = max(generation_us - alive_us, 0) / 1e6 / (completion - 1)
     charge, bill = _told_by_us(tags.get("bill", "-"))
     return Account(
         request_id=tags.get("request_id", "-"),
@@ -125,11 +129,11 @@ def read(tags: Mapping[str, str]) -> Account | None:
         completion_estimate=guard.estimate if guard and completion is None else None,
         has_failed=tags.get("failed", "-") == "1",
         ended_by_us=guard.reason if guard else "",
-        ttft_s=None if first_us is None else first_us / 1e6,
+        ttft_s=None if first_us is None else (first_us + alive_us) / 1e6,
         tpot_s=tpot_s,
-        server_ttft_s=None if server_us is None else server_us / 1e6,
+        server_ttft_s=None if server_us is None else (server_us + alive_us) / 1e6,
         charge=charge,
-        body_bytes=_number(tags, "body_bytes"),
+        body_bytes=_number(tags, "body_bytes") if has_begun or not streamed else 0,
         flags=tags.get("flags", "-"),
         upstream_host=tags.get("upstream_host", "-"),
         bill=bill,
@@ -149,6 +153,12 @@ def _read_guarded(tags: Mapping[str, str]) -> _Guarded | None:
         return None
     *counts, estimate = map(_whole_number, parts[1:])
     return _Guarded(parts[0].strip("-"), _Counted(*counts), estimate)
+
+
+def _alive_us(tags: Mapping[str, str]) -> int | None:
+    """How long before its first event a stream had comments; None if it had nothing else."""
+    told = tags.get("alive_us", "-")
+    return 0 if told == "-" else _whole_number(told)
 
 
 def _number(tags: Mapping[str, str], name: str) -> int | None:

@@ -74,15 +74,23 @@ def _told_at_once(document: Any) -> None:
     log["buffer_flush_interval"] = "0.02s"
 
 
+# As vLLM's --sse-keep-alive-interval: comments that are no token.
+KEEP_ALIVE = ("--sse-keep-alive-interval", "0.008")
+
+
+@pytest.mark.parametrize("keep_alive", [(), KEEP_ALIVE], ids=["silent", "kept alive"])
 @pytest.mark.parametrize("way", POOLS)
 async def test_the_time_to_the_first_token_is_what_a_client_measures(
-    make_gateway: MakeGateway, way: Way, capsys: pytest.CaptureFixture[str]
+    make_gateway: MakeGateway,
+    way: Way,
+    keep_alive: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     gateway = await asyncio.to_thread(
         make_gateway,
         policy={"pools": {"large": {"server": "other"}}},
         edit=_told_at_once,
-        sim_args={POOLS[way]: ("--prefill-ms", "2000")},
+        sim_args={POOLS[way]: ("--prefill-ms", "2000", *keep_alive)},
     )
     count, total = (
         f'forebay_ttft_seconds_{what}{{pool="{POOLS[way]}"' for what in ("count", "sum")
@@ -108,10 +116,32 @@ async def test_the_time_to_the_first_token_is_what_a_client_measures(
     p95 = sizes[math.ceil(0.95 * REQUESTS) - 1]
     with capsys.disabled():
         print(
-            f"\n{way}: TTFT is off by {statistics.median(sizes):.2f} ms (median), {p95:.2f} (p95), "
+            f"\n{way}{', kept alive' * bool(keep_alive)}: TTFT is off by "
+            f"{statistics.median(sizes):.2f} ms (median), {p95:.2f} (p95), "
             f"{sizes[-1]:.2f} at most, {max(unexplained_ms):.2f} beyond the wait for a CPU; "
             f"{before_s / REQUESTS * 1000:.0f} ms on average"
         )
     assert min(off_ms) > -0.5, "the gateway says more than the client waited"
     assert statistics.median(sizes) < OFF_MS
     assert max(unexplained_ms) < OFF_MS
+
+
+async def test_a_stream_of_comments_alone_has_no_first_token_and_no_tokens(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = await asyncio.to_thread(
+        make_gateway,
+        policy={"response": {"deadline": "500ms", "grace": "100ms", "on_expiry": "cut"}},
+        sim_args={"small": ("--prefill-ms", "100000", *KEEP_ALIVE)},
+    )
+    data = json.dumps(chat("word " * 50, model="small-7b", stream=True)).encode()
+    async with gateway.raw() as (reader, writer):
+        head = gateway.head("content-type: application/json", f"content-length: {len(data)}")
+        writer.write(head + data)
+        got = await reader.read()
+    assert got.count(b": keep-alive") > 5
+    assert b"data: " not in got
+    await asyncio.to_thread(gateway.wait_until_accounted)
+    assert gateway.metric('forebay_endings_total{ending="cut",pool="small"') == 1
+    assert gateway.metric("forebay_ttft_seconds_count") == 0
+    assert gateway.metric("forebay_tokens_total") == 0

@@ -97,3 +97,17 @@ def test_a_guards_word_that_makes_no_sense_is_none(tag: str) -> None:
     assert account
     assert (account.completion_tokens, account.completion_estimate) == (None, None)
     assert account.ended_by_us == ""
+
+
+def test_comments_before_the_first_event_are_no_first_token() -> None:
+    account = accounting.read(STREAM | {"server_ttft_us": "200000", "alive_us": "500000"})
+    assert account
+    assert account.ttft_s == pytest.approx(0.75)
+    assert account.server_ttft_s == pytest.approx(0.7)
+    assert account.tpot_s == pytest.approx(0.05)
+
+
+def test_a_stream_of_comments_alone_has_no_times_and_no_bytes() -> None:
+    account = accounting.read(STREAM | {"body_bytes": "99", "alive_us": "only"})
+    assert account
+    assert (account.ttft_s, account.tpot_s, account.body_bytes) == (None, None, 0)

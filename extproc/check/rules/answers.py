@@ -22,6 +22,7 @@ _TAGS = (
     "bill",
     "guarded",
     "failed",
+    "alive_us",
     "request_id",
 )
 
