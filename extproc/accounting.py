@@ -24,6 +24,7 @@ LOG_LINES = (
     "%DYNAMIC_METADATA(llm:completion_tokens)%",
     "%DYNAMIC_METADATA(llm:failed)%",
     "%DYNAMIC_METADATA(forebay_request:guarded)%",
+    "%DYNAMIC_METADATA(forebay_answer:alive_us)%",
     "%DYNAMIC_METADATA(forebay_request:bill)%",
     "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%",
     "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
@@ -32,12 +33,18 @@ LOG_LINES = (
 """What the log tells of an exchange, a line each, in the order in which `read` takes them: the
 value of the custom tag wire.LOG_TAG. No header can have a line break in it."""
 
+# Answers of these statuses without a count of tokens may have made a server work all the same: 0 is
+# a client that left, 504 an answer that did not end in time.
+WORKED = (0, 200, 504)
+
 
 class Charge(NamedTuple):
     """What was charged for the request when it was granted its slot."""
 
     pool: str
     tokens: int
+    prompt_tokens: int
+    """Of `tokens`, the prompt's: estimated from its text alone, the same for every pool."""
     payer: str
     """The tenant itself, not its label."""
 
@@ -55,6 +62,16 @@ class Bill(NamedTuple):
     """Most tokens of each answer, as we cut it; 0: we did not."""
     most_tokens: int = 0
     """As the client wanted it; 0: it did not say."""
+
+
+class Estimate(NamedTuple):
+    """About what tokens an answer took that nobody counted, since it did not end. All 0: it was
+    counted, or there is nothing to estimate."""
+
+    prompt: int = 0
+    cached: int = 0
+    """Of `prompt`."""
+    completion: int = 0
 
 
 class _Counted(NamedTuple):
@@ -84,7 +101,7 @@ class Account(NamedTuple):
     flags: str
     """Envoy's response flags, with commas; "-": none."""
     body_bytes: int | None
-    """Of the answer, as sent to the client."""
+    """Of the answer, as sent to the client; 0 for a stream without a token."""
     served_by: str
     """The cluster that answered last; "-" when none was tried."""
     upstream_host: str
@@ -102,11 +119,11 @@ class Account(NamedTuple):
     charge: Charge | None
     bill: Bill
     ttft_s: float | None
-    """Request start to first body byte, streamed answers only: a JSON answer has no first token."""
+    """Request start to the first event, streamed answers only: a JSON answer has no first token."""
     server_ttft_s: float | None
     """Of it, what the server took that was tried last: from our request to it on."""
     tpot_s: float | None
-    """(last byte - first byte) / (completion tokens - 1), streamed answers that ended only."""
+    """(last byte - first event) / (completion tokens - 1), streamed answers that ended only."""
 
 
 def read(told: str) -> Account | None:
@@ -119,7 +136,7 @@ def read(told: str) -> Account | None:
     (
         kind, tenant, request_id, status, details, flags, body_bytes,
         served_by, upstream_host, attempts,
-        prompt, cached, completion, failed, by_guard, bill_text,
+        prompt, cached, completion, failed, by_guard, alive_us, bill_text,
         ttft_us, server_ttft_us, generation_us,
     ) = lines
     # fmt: on
@@ -131,12 +148,18 @@ def read(told: str) -> Account | None:
     if counted.completion is None and guard is not None:
         counted = guard.counted
     tokens = counted.completion
+    body_sent = _number(body_bytes)
     ttft_s = server_ttft_s = tpot_s = None
     if streamed:
-        ttft_s, server_ttft_s = _seconds(ttft_us), _seconds(server_ttft_us)
-        generation_s = _seconds(generation_us)
-        if generation_s is not None and tokens is not None and tokens > 1:
-            tpot_s = generation_s / (tokens - 1)
+        # Comments may have kept the connection alive before the first token, or instead of it.
+        alive_s = 0.0 if alive_us == "-" else _seconds(alive_us)
+        if alive_s is None:
+            body_sent = 0
+        else:
+            ttft_s, server_ttft_s = _later(ttft_us, alive_s), _later(server_ttft_us, alive_s)
+            generation_s = _seconds(generation_us)
+            if generation_s is not None and tokens is not None and tokens > 1:
+                tpot_s = max(generation_s - alive_s, 0.0) / (tokens - 1)
     charge, bill = _told_by_us(bill_text)
     return Account(
         request_id,
@@ -145,7 +168,7 @@ def read(told: str) -> Account | None:
         _number(status) or 0,
         details,
         flags,
-        _number(body_bytes),
+        body_sent,
         served_by,
         upstream_host,
         _number(attempts) or 0,
@@ -176,6 +199,11 @@ def _read_guarded(text: str) -> _Guarded | None:
     return _Guarded(parts[0].strip("-"), _Counted(*counts), estimate)
 
 
+def _later(text: str, by_s: float) -> float | None:
+    seconds = _seconds(text)
+    return None if seconds is None else seconds + by_s
+
+
 def _seconds(text: str) -> float | None:
     us = _number(text)
     return None if us is None else us / 1e6
@@ -195,12 +223,12 @@ def _number(text: str) -> int | None:
 
 
 def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
-    """Written by Exchange as `POOL TOKENS FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
+    """Written by Exchange as `POOL TOKENS PROMPT FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
     whatever a payer's name has in it."""
-    parts = text.split(" ", 8)
-    if len(parts) < 9 or not all(map(str.isdecimal, (parts[1], *parts[5:8]))):
+    parts = text.split(" ", 9)
+    if len(parts) < 10 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
         return None, Bill()  # an Envoy config without the tag
-    pool, tokens, feature, request_class, instead_of, answers, cap, most, payer = parts
+    pool, tokens, prompt, feature, request_class, instead_of, answers, cap, most, payer = parts
     batch = request_class == "batch"
     bill = Bill(feature, batch, instead_of, int(answers), int(cap), int(most))
-    return Charge(pool, int(tokens), payer), bill
+    return Charge(pool, int(tokens), int(prompt), payer), bill

@@ -3,7 +3,6 @@
 import shutil
 import signal
 import threading
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -33,6 +32,8 @@ def _version(
     show: Annotated[bool, typer.Option("--version", help="Show the version and end.")] = False,
 ) -> None:
     if show:
+        from importlib.metadata import version  # here: it takes longer to load than to show
+
         typer.echo(version("forebay"))
         raise typer.Exit
 

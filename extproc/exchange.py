@@ -236,15 +236,15 @@ class Exchange:
         request: openai.Request,
         most_tokens: int | None,
     ) -> str:
-        """For the log: POOL TOKENS FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER, which
-        accounting.Charge and accounting.Bill read."""
+        """For the log: POOL TOKENS PROMPT FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER,
+        which accounting.Charge and accounting.Bill read."""
         assert self._lease is not None
         ask = self._lease.ask
         feature = headers.values.get("x-feature", OTHER)
         if feature not in self._config.features:
             feature = OTHER
         return (
-            f"{self._tiers[0]} {ask.tokens} "
+            f"{self._tiers[0]} {ask.tokens} {request.prompt_tokens_estimate} "
             f"{feature} {CLASSES[self._class_index]} {route.instead_of or '-'} "
             f"{ask.weight} {most_tokens or 0} {request.max_tokens or 0} {self._payer}"
         )

@@ -117,7 +117,7 @@ def start(fd: int = _STDERR) -> Writer:
 
 _LINE = {"time": 0.0, "level": "info"}
 _EXCHANGE: dict[str, Any] = {**_LINE, "logger": "extproc.exchange", "message": "exchange"}
-_ENDING: dict[str, Any] = {**_LINE, "logger": "extproc.gateway", "message": "ending"}
+_ENDING: dict[str, Any] = {**_LINE, "logger": "extproc.finished", "message": "ending"}
 
 
 def exchange_line() -> dict[str, Any]:

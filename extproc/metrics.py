@@ -101,7 +101,7 @@ class Metrics:
         self.tokens = self._counter(
             "forebay_tokens",
             "Tokens as the servers counted them; cached ones are also among the prompt's. "
-            "completion_estimated: of streams that did not end, by their bytes.",
+            "prompt_estimated, completion_estimated: of answers that did not end, in no other.",
             ["pool", "tenant", "kind"],
         )
         self.ttft = self._histogram(

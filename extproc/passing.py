@@ -11,8 +11,8 @@ from typing import Any
 from extproc import openai, wire
 from extproc.accounting import guarded
 from extproc.cache import Fill
-from extproc.gateway import Policy
 from extproc.metrics import Metrics
+from extproc.policy import Policy
 from extproc.streaming import Guard
 
 # Envoy may hold a whole answer for us up to this size; a longer one passes in pieces.

@@ -221,7 +221,7 @@ class _Service:
         """An entry that cannot be counted must not cost the others of its batch."""
         for entry in wire.read_log(data):
             try:
-                self._gateway.account(entry)
+                self._gateway.finished.account(entry)
             except Exception as error:
                 _log.error("a log entry was not counted: %s", type(error).__name__)
 

@@ -20,7 +20,12 @@ from serving.faults import KINDS
 if TYPE_CHECKING:
     from serving.calibrate import Fit
 
-app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
 
 # Click prints a paragraph that begins with \b line by line.
 _FAULTS = "\n\n".join(
@@ -38,6 +43,7 @@ _FAULTS = "\n\n".join(
 _FLAGS = {
     "models": "--model",
     "default_max_tokens": "--max-tokens",
+    "keep_alive_interval_s": "--sse-keep-alive-interval",
     "decode_ms_per_token": "--decode-ms",
     "decode_ms": "--decode-ms",
     "prefill_ms_per_1k_tokens": "--prefill-ms",
@@ -103,6 +109,10 @@ def sim(
         str | None,
         typer.Option(envvar="FOREBAY_SIM_API_KEY", help="Ask for this key, as vLLM does."),
     ] = None,
+    sse_keep_alive_interval: Annotated[
+        float | None,
+        typer.Option(help="Seconds between comments in a stream before its first token."),
+    ] = None,
 ) -> None:
     """Run one simulated vLLM server. API, scheduling and metrics are vLLM's; no model answers.
 
@@ -137,6 +147,7 @@ def sim(
             static_batching=static_batching,
             default_max_tokens=max_tokens,
             api_key=api_key,
+            keep_alive_interval_s=sse_keep_alive_interval,
             step_time=load(profile) if profile else None,
             **given,
         )

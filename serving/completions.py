@@ -175,7 +175,9 @@ class _Call:
                     await self._act_out_fault()
                     await response.write_eof(ERROR_EVENT + DONE)
                     return
-                parts.append(self.answer.chunk(sequence.index, tokens, fresh=fresh, ended=ended))
+                if tokens or ended != "abort":  # vLLM says nothing of a choice that never began
+                    chunk = self.answer.chunk(sequence.index, tokens, fresh=fresh, ended=ended)
+                    parts.append(chunk)
                 if ended:
                     open_choices -= 1
                     if not open_choices:

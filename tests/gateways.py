@@ -20,8 +20,6 @@ REFERENCE = Path(__file__).parents[1] / "envoy" / "envoy.yaml"
 # Fast simulators: 5 ms a token, so that a test takes long only if it says so.
 FAST = ("--prefill-ms", "10", "--decode-ms", "5")
 
-MakeGateway = Callable[..., Gateway]
-
 
 def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
@@ -31,14 +29,17 @@ def _merge(into: dict[str, Any], changes: dict[str, Any]) -> None:
             into[key] = value
 
 
-@contextmanager
-def gateways(folders: pytest.TempPathFactory) -> Iterator[MakeGateway]:
+class MakeGateway:
     """`make(policy={...}, edit=f, sim_args={...})`: a running stack from the reference config, its
     policy changed by `policy` (merged) and the whole document by `edit`; the pools are simulated
-    unless `backends` gives their URLs. All stop at the end."""
-    stacks: list[Stack] = []
+    unless `backends` gives their URLs."""
 
-    def make(
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._stacks: list[Stack] = []
+
+    def __call__(
+        self,
         policy: dict[str, Any] | None = None,
         edit: Callable[[Any], None] = lambda document: None,
         sim_args: dict[str, tuple[str, ...]] | None = None,
@@ -47,7 +48,7 @@ def gateways(folders: pytest.TempPathFactory) -> Iterator[MakeGateway]:
         document = copy.deepcopy(yaml.safe_load(REFERENCE.read_text()))
         _merge(document["node"]["metadata"]["forebay"], policy or {})
         edit(document)
-        path = folders.mktemp("config") / "envoy.yaml"
+        path = self._folders.mktemp("config") / "envoy.yaml"
         path.write_text(yaml.safe_dump(document, sort_keys=False))
         given = sim_args or {}
         stack = Stack(
@@ -62,12 +63,24 @@ def gateways(folders: pytest.TempPathFactory) -> Iterator[MakeGateway]:
             ),
             say=lambda line: None,
         )
-        stacks.append(stack)
+        self._stacks.append(stack)
         stack.start()
         return Gateway(stack)
 
-    try:
+    @contextmanager
+    def for_a_while(self) -> Iterator[None]:
+        """What is made in this block stops at its end."""
+        before = len(self._stacks)
+        try:
+            yield
+        finally:
+            while len(self._stacks) > before:
+                self._stacks.pop().stop()
+
+
+@contextmanager
+def gateways(folders: pytest.TempPathFactory) -> Iterator[MakeGateway]:
+    """Makes running gateways; all stop at the end."""
+    make = MakeGateway(folders)
+    with make.for_a_while():
         yield make
-    finally:
-        for stack in stacks:
-            stack.stop()

@@ -14,7 +14,6 @@ from extproc.attach.choice import choose
 from extproc.attach.draft import Draft
 from extproc.attach.errors import AttachError
 from extproc.attach.reference import Reference
-from extproc.attach.tree import LOADER
 from extproc.attach.work import Work
 from extproc.up import reference_config
 
@@ -88,9 +87,9 @@ def unified_diff(old: str, new: str, name: str) -> str:
 
 
 def _check_readable(text: str) -> None:
-    """The processor reads the file too, with PyYAML: tabs and `!ignore` are nothing to it."""
+    """The processor reads the file too, with PyYAML: `!ignore` is nothing to it."""
     try:
-        document: object = yaml.safe_load(text)
+        document = config.parse_yaml(text)
     except yaml.YAMLError as error:
         raise AttachError(f"the processor could not read this file: {error}") from error
     if not isinstance(document, dict):
@@ -102,7 +101,7 @@ def _check_readable(text: str) -> None:
 
 def _refusals(text: str) -> list[str]:
     try:
-        config.from_document(yaml.load(text, Loader=LOADER))
+        config.from_document(config.parse_yaml(text))
     except config.ConfigError as error:
         lines = str(error).split("\n")
         return [f"The processor refuses to start with this: {line}" for line in lines]

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from extproc.bench import foreign
-from extproc.bench.envoy import BUFFERED_REQUEST
+from extproc.bench.envoy import BUFFERED_BOTH, BUFFERED_REQUEST
 from extproc.bench.lab import BenchError, Lab
 from extproc.bench.load import NUMBER, Job, Request
 from extproc.bench.upstream import ANSWER_TEXT
@@ -75,7 +75,8 @@ def _envoy(lab: Lab, upstream: str) -> Running:
 
 def _yardstick(lab: Lab, upstream: str, *, does: str, expect: str) -> Running:
     processor = lab.minimal(does, does)
-    url, pid = lab.envoy(does, upstream, BUFFERED_REQUEST)
+    mode = BUFFERED_BOTH if does == "show" else BUFFERED_REQUEST
+    url, pid = lab.envoy(does, upstream, mode)
     request = replace(_PLAIN, expect=(expect,))
     return Running(url, {"envoy": pid, "processor": processor}, request, request)
 
@@ -228,12 +229,16 @@ CONTENDERS = {
         "Envoy and the least that a Python processor can do",
         partial(_yardstick, does="pass", expect=ANSWER_TEXT),
     ),
+    "show": Contender(
+        "the same, shown the whole answer too: the least that storing one costs",
+        partial(_yardstick, does="show", expect=ANSWER_TEXT),
+    ),
     "immediate": Contender(
-        "the same, answering by itself",
+        "minimal, answering by itself",
         partial(_yardstick, does="immediate", expect='"chatcmpl-bench"'),
     ),
     "refuse": Contender(
-        "the same at the headers: the least that a decision of Python's costs",
+        "minimal, answering at the headers: the least that a decision of Python's costs",
         partial(_yardstick, does="refuse", expect='"chatcmpl-bench"'),
     ),
     "forebay": Contender("the reference config, cache off", _forebay),

@@ -24,6 +24,12 @@ BUFFERED_REQUEST = {"request_header_mode": "SEND", "request_body_mode": "BUFFERE
 }
 """What a processor that decides by the request sees."""
 
+BUFFERED_BOTH = BUFFERED_REQUEST | {
+    "response_header_mode": "SEND",
+    "response_body_mode": "BUFFERED",
+}
+"""What a processor that keeps answers sees of a short one."""
+
 STREAMED_ANSWER = {"request_header_mode": "SKIP", "request_body_mode": "NONE"} | {
     "response_header_mode": "SEND",
     "response_body_mode": "FULL_DUPLEX_STREAMED",

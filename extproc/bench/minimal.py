@@ -31,6 +31,15 @@ async def _pass(_: object, context: _Context) -> None:
     await context.read()
 
 
+async def _show(_: object, context: _Context) -> None:
+    """The same for the request and for the answer: no answer can be stored at less."""
+    replies = (wire.CONTINUE_HEADERS, wire.CONTINUE_BODY, wire.PASS_ANSWER, wire.PASS_WHOLE)
+    for reply in replies:
+        await context.read()
+        await context.write(reply)
+    await context.read()
+
+
 async def _immediate(_: object, context: _Context) -> None:
     """Headers pass; at the body a constant answer."""
     await context.read()
@@ -59,6 +68,7 @@ async def _echo(_: object, context: _Context) -> None:
 
 DOES: dict[str, Callable[[object, _Context], Awaitable[None]]] = {
     "pass": _pass,
+    "show": _show,
     "immediate": _immediate,
     "refuse": _refuse,
     "echo": _echo,

@@ -4,15 +4,51 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import Literal
 
 from extproc.check.findings import Finding, error, warning
 
 _WITHIN_S = 20.0
 
 
-def validate(path: Path, envoy: str) -> list[Finding]:
-    """OSError if the binary cannot be run."""
+def validate(path: Path, envoy: str) -> tuple[list[Finding], list[str]]:
+    """What it finds, and notes on what it could not judge. OSError if it cannot be run."""
+    text, notes = path.read_text("utf-8"), list[str]()
+    with tempfile.TemporaryDirectory(prefix="forebay-check-") as folder:
+        judged = path
+        while True:
+            said = _said(judged, envoy)
+            if not isinstance(said, str):
+                return ([_slow(path)] if said is None else []), notes
+            missing = re.search(r"existing path in the system: '([^']*)'", said)
+            if missing is None:
+                break
+            # What stands under /etc in production is often beside the config where it is written.
+            beside = path.resolve().with_name(Path(missing[1]).name)
+            if not beside.exists() or missing[1] not in text:
+                return [], [
+                    f"not validated by Envoy itself: the file names {missing[1]}, which is not on "
+                    "this machine (that is no mistake). Check again where it is, or put a file of "
+                    f"that name beside {path.name}."
+                ]
+            notes.append(f"{missing[1]} is not on this machine; Envoy judged with {beside}")
+            text = text.replace(missing[1], str(beside))
+            judged = Path(folder) / path.name
+            judged.write_text(text, "utf-8")
+    return [
+        error(
+            "envoy-refuses",
+            _place(said) or path,
+            f"Envoy does not start with this file: {_reason(said)}",
+            "Correct what Envoy names; if it knows no such type, it is older than 1.40.",
+        )
+    ], notes
+
+
+def _said(path: Path, envoy: str) -> str | Literal[True] | None:
+    """Why Envoy refuses the file; True: it takes it; None: it did not end in time."""
     command = [envoy, "--mode", "validate", "-c", str(path), "--log-level", "error"]
     with subprocess.Popen(
         command,
@@ -24,30 +60,11 @@ def validate(path: Path, envoy: str) -> list[Finding]:
         try:
             said, _ = process.communicate(timeout=_WITHIN_S)
         except subprocess.TimeoutExpired:
-            return [_slow(path)]
+            return None
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-    if process.returncode == 0:
-        return []
-    output = said.decode("utf-8", "replace")
-    if missing := re.search(r"existing path in the system: '([^']*)'", output):
-        return [
-            warning(
-                "envoy-file-missing",
-                path,
-                f"Envoy could not judge this file: it names {missing[1]}, which is not here.",
-                "Check again on the gateway's machine, or with that file in place.",
-            )
-        ]
-    return [
-        error(
-            "envoy-refuses",
-            _place(output) or path,
-            f"Envoy does not start with this file: {_reason(output)}",
-            "Correct what Envoy names; if it knows no such type, it is older than 1.40.",
-        )
-    ]
+    return True if process.returncode == 0 else said.decode("utf-8", "replace")
 
 
 def _slow(path: Path) -> Finding:

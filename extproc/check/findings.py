@@ -24,6 +24,8 @@ class Finding:
     """What would happen."""
     mend: str
     """What to write instead."""
+    line: int | None = None
+    """Where in the file the place is; None: not known, or the file lacks it."""
 
 
 def error(rule: str, place: object, reason: str, mend: str) -> Finding:
@@ -42,8 +44,10 @@ def as_text(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
         if chosen:
             lines += [f"{severity}s".upper(), ""]
         for place, here in groupby(chosen, key=lambda f: f.place):
-            lines.append(place)
-            for finding in here:
+            of_place = list(here)
+            at = of_place[0].line
+            lines.append(f"line {at}: {place}" if at else place)
+            for finding in of_place:
                 lines += _wrapped(f"{finding.rule}: ", finding.reason)
                 lines += _wrapped("  mend: ", finding.mend)
             lines.append("")
@@ -53,7 +57,7 @@ def as_text(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
 
 
 def as_json(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
-    """`{"findings": [{severity, rule, place, reason, mend}], "notes": [], "errors", "warnings"}`"""
+    """`{"findings": [{severity, rule, place, reason, mend, line}], notes, errors, warnings}`"""
     document = {
         "findings": [asdict(finding) for finding in findings],
         "notes": list(notes),

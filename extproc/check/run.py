@@ -1,7 +1,7 @@
 """The check as a whole: over a parsed document, and over a file."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from extproc.check import binary
@@ -9,8 +9,9 @@ from extproc.check.findings import Finding, error
 from extproc.check.parse import read, read_policy
 from extproc.check.reading import is_tree
 from extproc.check.rules import RULES
+from extproc.check.rules.no_effect import no_effect
 from extproc.check.rules.policy import policy_errors
-from extproc.config import ConfigError, from_document, read_yaml
+from extproc.config import ConfigError, Lines, from_document, read_text, read_yaml
 from extproc.config.tree import dig, mapping
 from extproc.up import UpError, find_envoy
 
@@ -40,7 +41,7 @@ def check(document: object) -> list[Finding]:
             )
         ]
     policy = read_policy(document)
-    findings = list(policy_errors(policy))
+    findings = [*policy_errors(policy), *no_effect(policy)]
     if not _is_bootstrap(document):
         return findings
     with warnings.catch_warnings():
@@ -57,17 +58,21 @@ def check(document: object) -> list[Finding]:
 def check_file(path: Path) -> Report:
     """`check`, and what the Envoy binary says where there is one."""
     try:
-        document = read_yaml(path)
+        document, lines = read_yaml(path), Lines(read_text(path))
     except ConfigError as refused:
         mend = "Give a YAML file: an Envoy bootstrap, or one with a top-level forebay block."
         return Report([error("unreadable-file", path, str(refused), mend)], [])
-    findings = check(document)
+    findings, notes = check(document), list[str]()
     if not _is_bootstrap(document):
-        return Report(findings, ["the file holds no bootstrap: only the policy was checked"])
-    try:
-        return Report([*findings, *binary.validate(path, find_envoy())], [])
-    except (UpError, OSError) as absent:
-        return Report(findings, [f"not validated by Envoy itself: {absent}"])
+        notes.append("the file holds no bootstrap: only the policy was checked")
+    else:
+        try:
+            refused, notes = binary.validate(path, find_envoy())
+            findings += refused
+        except (UpError, OSError) as absent:
+            notes.append(f"not validated by Envoy itself: {absent}")
+    # A place is a path and, in brackets, a name.
+    return Report([replace(f, line=lines.of(f.place.partition(" (")[0])) for f in findings], notes)
 
 
 def _is_bootstrap(document: object) -> bool:

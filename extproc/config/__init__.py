@@ -4,7 +4,8 @@ The only package that reads files. Every mistake is a ConfigError whose lines be
 the offending key, for example `forebay.pools.small.slots: must be above 0`.
 """
 
-from extproc.config.load import Loaded, from_document, load, read_yaml
+from extproc.config.lines import Lines
+from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
     AdmissionConfig,
     CacheConfig,
@@ -40,6 +41,7 @@ __all__ = [
     "EmbedderConfig",
     "ExactCacheConfig",
     "Expiry",
+    "Lines",
     "Loaded",
     "PoolConfig",
     "PriceConfig",
@@ -52,6 +54,8 @@ __all__ = [
     "credentials",
     "from_document",
     "load",
+    "parse_yaml",
+    "read_text",
     "read_yaml",
     "walk",
 ]

@@ -1,6 +1,7 @@
 """Reads a bootstrap, or a policy alone, and refuses it whole or gives it whole."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,34 @@ def load(path: Path) -> Loaded:
         raise ConfigError(f"{path}:\n{error}") from error
 
 
-def read_yaml(path: Path) -> object:
-    """The parsed document, unchecked; ConfigError if there is none."""
+def read_text(path: Path) -> str:
+    """ConfigError if that cannot be."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def read_yaml(path: Path) -> object:
+    """The parsed document, unchecked; ConfigError if there is none."""
+    text = read_text(path)
+    try:
+        return parse_yaml(text)
     except RecursionError as error:
         raise ConfigError(f"{path}: not YAML: it nests too deep") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes, dates, numbers of no sense
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: dates and numbers of no sense
         raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def parse_yaml(text: str) -> object:
+    """As yaml.safe_load, ten times faster where PyYAML has libyaml; what that refuses is told by
+    PyYAML itself, which shows the line."""
+    if fast := getattr(yaml, "CSafeLoader", None):
+        with suppress(yaml.YAMLError):
+            return yaml.load(text, Loader=fast)
+    return yaml.safe_load(text)
 
 
 def from_document(document: object) -> Loaded:

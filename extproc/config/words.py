@@ -34,11 +34,14 @@ _PLAIN = {
     "missing": "missing; it is required",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be below {lt:g}",
     "less_than_equal": "must be at most {le}",
     "tuple_type": "must be a list",
     "dict_type": "must be a block of keys",
     "model_type": "must be a block of keys",
     "string_type": "must be text; quote it if it looks like a number",
+    "string_unicode": "must be text that can be written as UTF-8",
+    "invalid_key": "a key must be text; quote it if it looks like a number",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -59,7 +62,18 @@ def _in_plain_words(detail: ErrorDetails) -> str:
     words = _PLAIN.get(detail["type"])
     if words is None:
         return detail["msg"].removeprefix("Value error, ")
-    return words.format(**detail.get("ctx", {}))
+    return words.format(**detail.get("ctx", {})) + _instead(detail["input"], detail["type"])
+
+
+def _instead(given: object, kind: str) -> str:
+    """What stands there, where that is short and says more than the rule alone."""
+    if kind in ("missing", "too_short", "string_type", "string_unicode", "invalid_key"):
+        return ""
+    if given is None:
+        return "; nothing stands there"
+    if isinstance(given, str | int | float) and len(shown := str(given)) <= 40:
+        return f", not {shown!r}" if isinstance(given, str) else f", not {shown}"
+    return ""
 
 
 def _did_you_mean(loc: tuple[int | str, ...]) -> str:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from extproc.accounting import Account, Bill
+from extproc.accounting import WORKED, Account, Bill, Estimate
 from extproc.admission import Running
 from extproc.config import Config
 from extproc.costs.report import Cost, Report, Saving, Share, Tokens, report
@@ -17,22 +17,19 @@ from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
 OTHER = "other"
 """The feature of a request that names none, or one that the config does not."""
 
-# Answers of these statuses without a count of tokens may have made a server work all the same: 0 is
-# a client that left, 504 an answer that did not end in time.
-_WORKED = (0, 200, 504)
-
 _LARGEST_POWER = 20
 
 
 class _Line:
     __slots__ = (
-        *("cached", "completion", "estimated", "prompt"),
+        *("cached", "completion", "completion_estimated", "prompt", "prompt_estimated"),
         *("requests", "uncounted", "unpriced", "usd"),
     )
 
     def __init__(self) -> None:
         self.requests = self.uncounted = self.unpriced = 0
-        self.prompt = self.cached = self.completion = self.estimated = 0
+        self.prompt = self.cached = self.completion = 0
+        self.prompt_estimated = self.completion_estimated = 0
         self.usd = 0.0
 
 
@@ -65,11 +62,10 @@ class Ledger:
         tenant: str,
         status: int,
         account: Account,
-        estimate: int = 0,
+        estimate: Estimate,
     ) -> None:
-        """One exchange that `pool` answered last. `tenant`: its label. `estimate`: where nobody
-        counted its tokens, about how many it was answered with; those are billed, its prompt,
-        which nobody knows, is not."""
+        """One exchange that `pool` answered last. `tenant`: its label. `estimate`: what is billed
+        where nobody counted its tokens."""
         bill, served = account.bill, config.pools[pool]
         feature = bill.feature if bill.feature in config.features else OTHER
         line = self._lines[tenant, feature, served.model, pool]
@@ -77,11 +73,12 @@ class Ledger:
         line.unpriced += served.price is None
         completion = account.completion_tokens
         if completion is None:
-            line.uncounted += status in _WORKED
-            line.estimated += estimate
+            line.uncounted += status in WORKED
+            line.prompt_estimated += estimate.prompt
+            line.completion_estimated += estimate.completion
             if served.price is not None:
                 factor = config.costs.batch_price if bill.batch else 1.0
-                line.usd += cost_usd(served.price, 0, 0, estimate, factor)
+                line.usd += cost_usd(served.price, *estimate, factor)
             return
         prompt = account.prompt_tokens or 0
         cached = min(account.cached_tokens or 0, prompt)
@@ -175,7 +172,8 @@ class Ledger:
                 uncounted=line.uncounted,
                 unpriced=line.unpriced,
                 tokens=Tokens(line.prompt - line.cached, line.cached, line.completion),
-                output_estimated=line.estimated,
+                input_estimated=line.prompt_estimated,
+                output_estimated=line.completion_estimated,
                 usd=None if line.unpriced == line.requests else line.usd,
             )
 

@@ -27,8 +27,9 @@ class Cost:
     """Of them, those whose pool had no price."""
     tokens: Tokens
     """As the servers counted them."""
+    input_estimated: int
     output_estimated: int
-    """Output tokens of uncounted requests, not among `tokens`, but in `usd`."""
+    """Tokens of uncounted requests, not among `tokens`, but in `usd`."""
     usd: float | None
     """None: no price for any of them."""
 

@@ -43,8 +43,9 @@ def _notes(costs: list[Cost]) -> str:
     if uncounted := sum(cost.uncounted for cost in costs):
         notes.append(
             f"{uncounted:,} requests ended uncounted (the client left, or the answer was cut): "
-            f"about {sum(cost.output_estimated for cost in costs):,} output tokens, estimated, "
-            "which are not among these but in the cost; their prompts are in neither."
+            f"about {sum(cost.input_estimated for cost in costs):,} input and "
+            f"{sum(cost.output_estimated for cost in costs):,} output tokens, estimated, which are "
+            "not among these but in the cost."
         )
     if unpriced := sum(cost.unpriced for cost in costs):
         notes.append(

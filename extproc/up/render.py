@@ -111,7 +111,7 @@ def render(
         if name in options.backends:
             urls = [_server_url(name, url) for url in options.backends[name]]
             _use_servers(urls, clusters[name])
-            _ask_for_model(name, urls[0], pool, say, check)
+            _ask_for_model(name, urls, pool, say, check)
             made.backend_urls[name] = urls[0]
         else:
             address = _endpoint(clusters[name])["address"]["socket_address"]
@@ -198,12 +198,32 @@ def _use_servers(urls: list[str], cluster: dict[str, Any]) -> None:
 
 def _ask_for_model(
     name: str,
-    url: str,
+    urls: list[str],
     pool: dict[str, Any],
     say: Callable[[str], None],
     check: Callable[[], None],
 ) -> None:
-    """Take model name and context from the server itself."""
+    """Take model name and context from the servers themselves. The name is the first one's first;
+    UpError where another server of the pool has no such model."""
+    listed = [_models(name, url, say, check) for url in urls]
+    pool["model"] = model = next(iter(listed[0]))
+    for url, models in zip(urls, listed, strict=True):
+        if model not in models:
+            raise UpError(
+                f"the pool {name}: {urls[0]} serves {model!r} and {url} serves "
+                f"{', '.join(map(repr, models))}. A pool is the replicas of one model: start both "
+                "with the same model (vLLM: --served-model-name), or give each a pool of its own"
+            )
+    contexts = [models[model] for models in listed]
+    pool.pop("context", None)
+    if known := [context for context in contexts if context]:
+        pool["context"] = min(known)
+
+
+def _models(
+    name: str, url: str, say: Callable[[str], None], check: Callable[[], None]
+) -> dict[str, int | None]:
+    """What a server says that it serves: each model with the tokens that fit, if it says so."""
     say(f"asking {name} at {url} for its model ...")
     answer = until_answered(
         f"{url}/v1/models",
@@ -214,13 +234,13 @@ def _ask_for_model(
     if isinstance(answer, str):
         raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")
     try:
-        first = json.loads(answer)["data"][0]
-        pool["model"] = first["id"]
-    except (ValueError, LookupError, TypeError) as error:
+        entries = json.loads(answer)["data"]
+        limits = {str(one["id"]): one.get("max_model_len") for one in entries}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UpError(f"backend {name}: {url}/v1/models is not OpenAI's list of models") from error
-    pool.pop("context", None)
-    if isinstance(first.get("max_model_len"), int):
-        pool["context"] = first["max_model_len"]
+    if not limits:
+        raise UpError(f"backend {name}: {url}/v1/models names no model")
+    return {model: n if isinstance(n, int) else None for model, n in limits.items()}
 
 
 # --- small things --------------------------------------------------------------------------------
@@ -249,7 +269,7 @@ def until_answered(
             why = str(getattr(error.reason, "strerror", None) or error.reason).lower()
         except OSError as error:
             why = str(error.strerror or error).lower()
-        time.sleep(0.1)
+        time.sleep(0.05)
     return why
 
 

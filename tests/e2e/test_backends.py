@@ -116,7 +116,7 @@ async def _ask_directly(url: str, body: dict[str, object]) -> None:
 
 
 async def test_each_replica_brings_its_slots(make_gateway: MakeGateway) -> None:
-    first = make_gateway()
+    first = make_gateway(policy={"pools": {"large": {"model": "small-7b"}}})
     pool = first.stack.config.backend_urls
     gateway = make_gateway(
         policy={"pools": {"small": {"slots": 3}}},

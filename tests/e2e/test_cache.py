@@ -14,7 +14,7 @@ NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
 @pytest.fixture(scope="module")
 def shared_gateway(make_gateway: MakeGateway) -> Gateway:
     return make_gateway(
-        policy={"response": {"deadline": "3s"}, "tenants": {"acme": {}, "nightly": {}}}
+        policy={"response": {"deadline": "1s"}, "tenants": {"acme": {}, "nightly": {}}}
     )
 
 

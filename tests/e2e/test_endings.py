@@ -343,6 +343,9 @@ async def test_the_tokens_of_a_stream_that_was_left_are_estimated_and_called_so(
     estimated = 'forebay_tokens_total{kind="completion_estimated",pool="small"'
     await gateway.until_async(lambda: gateway.metric(estimated) > 0, "not estimated")
     assert 70 <= gateway.metric(estimated) <= 200
+    # Of the same prompt, so it is exact.
+    prompt = 'forebay_tokens_total{{kind="{}",pool="small"'.format
+    assert gateway.metric(prompt("prompt_estimated")) == gateway.metric(prompt("prompt")) / 2
     assert gateway.metric('forebay_tokens_total{kind="completion",pool="small"') == 100
     assert gateway.metric('forebay_endings_total{ending="client_left",pool="small"}') == 1
     gateway.wait_until_idle()

@@ -1,6 +1,5 @@
 """A request through real Envoy: answers, headers, routes, bytes, refusals."""
 
-import asyncio
 import json
 
 import openai
@@ -178,9 +177,8 @@ async def test_a_forged_internal_header_changes_nothing(
 async def test_a_path_that_is_not_ours_is_refused_as_json(
     gateway: Gateway, path: str, status: int, code: str
 ) -> None:
-    async with gateway.raw() as (reader, writer):
-        writer.write(gateway.head("content-length: 2", "connection: close", path=path) + b"{}")
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    asked = gateway.head("content-length: 2", "connection: close", path=path) + b"{}"
+    head, body = await gateway.answer_to(asked)
     assert head.startswith(f"HTTP/1.1 {status} ".encode()), head
     assert json.loads(body)["error"]["code"] == code
     assert gateway.received("small") == []
@@ -212,9 +210,8 @@ async def test_a_body_that_makes_no_sense_is_refused_as_json(
 async def test_a_transfer_encoding_that_nobody_knows_is_the_clients_mistake(
     gateway: Gateway, encoding: str
 ) -> None:
-    async with gateway.raw() as (reader, writer):
-        writer.write(gateway.head(f"transfer-encoding: {encoding}", "connection: close"))
-        head, _, body = (await asyncio.wait_for(reader.read(), 5)).partition(b"\r\n\r\n")
+    asked = gateway.head(f"transfer-encoding: {encoding}", "connection: close")
+    head, body = await gateway.answer_to(asked)
     assert head.startswith(b"HTTP/1.1 400 "), head
     assert json.loads(body)["error"]["code"] == "bad_request"
 
@@ -243,9 +240,8 @@ async def test_a_body_of_several_megabytes_passes(gateway: Gateway) -> None:
 async def test_a_compressed_body_and_a_missing_one_are_refused(gateway: Gateway) -> None:
     compressed = await gateway.ask(b"\x1f\x8b", headers={"content-encoding": "gzip"})
     assert (compressed.status, compressed.code) == (415, "unsupported_encoding")
-    async with gateway.raw() as (reader, writer):
-        writer.write(gateway.head("content-length: 0", "connection: close"))
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    head, _ = await gateway.answer_to(gateway.head("content-length: 0", "connection: close"))
+    assert head.startswith(b"HTTP/1.1 400 ")
 
 
 async def test_tokens_and_times_are_counted_without_the_body_in_python(gateway: Gateway) -> None:

@@ -9,54 +9,43 @@ import asyncio
 import json
 import os
 import random
-import re
 import secrets
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from tests.e2e.client import CHAT, Gateway, chat
-from tests.e2e.soak.wire import STAYS, Got, Leave, Request, send
+from tests.e2e.numbers import (
+    COMPLETIONS,
+    WHOLE,
+    Asked,
+    Seen,
+    Told,
+    Way,
+    counters,
+    labelled,
+    request,
+    see,
+)
+from tests.e2e.soak.wire import Request, send
 from tests.gateways import MakeGateway
 
 EXCHANGES = int(os.environ.get("FOREBAY_NUMBERS_EXCHANGES", "250"))
 SEED = int(os.environ.get("FOREBAY_NUMBERS_SEED") or secrets.randbelow(10**6))
-COMPLETIONS = "/v1/completions"
 PROMPT = "Tell me a story"
 DEADLINE_S, GRACE_S, STALL_S = 1.2, 0.3, 0.7
 # Envoy closes a connection so much later than it cut the HTTP/1 answer on it.
 CLOSE_S = 1.0
 LONG_TOKENS = 5000
-# An estimate by bytes may be so far off.
-BYTES_OFF = 0.25
+# An estimate may be so far off.
+ESTIMATE_OFF = 0.25
 
-Way = Literal["ask", "guard"]
 POOLS: dict[Way, str] = {"ask": "small", "guard": "large"}
 MODELS: dict[Way, str] = {"ask": "small-7b", "guard": "large-70b"}
-
-
-@dataclass(frozen=True)
-class Asked:
-    """One exchange: what the client asks for."""
-
-    way: Way
-    stream: bool
-    http2: bool
-    usage: bool
-    chat: bool
-    choices: int
-    tokens: int
-    leaves: bool
-
-
-# How the gateway is to call the end of an exchange, and what its client is to see.
-Told = tuple[str, str]
-WHOLE: Told = ("whole", "whole")
 
 
 def _at_deadline(asked: Asked, fault: int) -> Told:
@@ -135,81 +124,8 @@ def wanted(name: str, value: Any, asked: Asked) -> Told:
     return case.told(asked, value)
 
 
-def request(asked: Asked, key: str) -> Request:
-    body: dict[str, Any] = chat(PROMPT, model=MODELS[asked.way], max_tokens=asked.tokens)
-    if not asked.chat:
-        body["prompt"] = PROMPT
-        del body["messages"]
-    body |= {"n": asked.choices, "stream": asked.stream}
-    if asked.usage and asked.stream:
-        body["stream_options"] = {"include_usage": True}
-    leave = STAYS
-    if asked.leaves:
-        leave = Leave(after_pieces=12) if asked.stream else Leave(after_s=0.4)
-    return Request(
-        CHAT if asked.chat else COMPLETIONS,
-        {"content-type": "application/json", "authorization": f"Bearer {key}"},
-        json.dumps(body).encode(),
-        http2=asked.http2,
-        leave=leave,
-    )
-
-
-# --- what the client saw ------------------------------------------------------------------------
-
-
-@dataclass
-class Seen:
-    what: str
-    tokens: int = 0
-    """Chunks with text."""
-    usage: dict[str, Any] | None = None
-    request_id: str = ""
-
-
-def see(asked: Asked, got: Got) -> Seen:
-    seen = Seen("", request_id=got.headers.get("x-request-id", ""))
-    chunks = _chunks(got.body) if asked.stream and got.status == 200 else []
-    for chunk in chunks:
-        for choice in chunk.get("choices", ()):
-            seen.tokens += bool(choice["delta"].get("content") if asked.chat else choice["text"])
-    if got.end != "whole":
-        seen.what = got.end
-    elif got.status != 200:
-        json.loads(got.body)["error"]["message"]
-        seen.what = str(got.status)
-    elif not asked.stream:
-        answer = json.loads(got.body)
-        seen.usage = answer["usage"]
-        seen.what = _reasons(answer["choices"], asked)
-    else:
-        assert got.body.endswith(b"data: [DONE]\n\n"), got.body[-200:]
-        if any("error" in chunk for chunk in chunks):
-            seen.what = "error event"
-            return seen
-        usages = [chunk for chunk in chunks if chunk.get("usage")]
-        assert len(usages) == asked.usage, f"usage, asked for: {asked.usage}: {usages}"
-        said = [
-            chunk["forebay"]["reason"] for chunk in chunks if "reason" in chunk.get("forebay", {})
-        ]
-        ends = [c for chunk in chunks for c in chunk["choices"] if c["finish_reason"] is not None]
-        seen.what = f"incomplete: {said[0]}" if said else _reasons(ends, asked)
-        if usages:
-            seen.usage = usages[0]["usage"]
-            assert bool(said) == usages[0].get("forebay", {}).get("usage_estimated", False)
-    return seen
-
-
-def _chunks(body: bytes) -> list[dict[str, Any]]:
-    """Whole ones; a cut stream may end in half of one."""
-    whole, _, _ = body.rpartition(b"\n\n")
-    events = [event.removeprefix(b"data: ") for event in whole.split(b"\n\n") if event]
-    return [json.loads(event) for event in events if event != b"[DONE]"]
-
-
-def _reasons(ended: list[dict[str, Any]], asked: Asked) -> str:
-    assert sorted(choice["index"] for choice in ended) == [*range(asked.choices)]
-    return "abort" if {c["finish_reason"] for c in ended} == {"abort"} else "whole"
+def _request(asked: Asked, gateway: Gateway) -> Request:
+    return request(asked, key=gateway.key, model=MODELS[asked.way], prompt=PROMPT)
 
 
 # --- one round: a fault, and so many exchanges that all meet it -----------------------------------
@@ -224,16 +140,7 @@ class Books:
     before: dict[str, float] = field(default_factory=dict)
 
     def read(self) -> dict[str, float]:
-        """The processor's counters of this pool, by name and the label that tells them apart."""
-        text = self.gateway.get(f"{self.gateway.stack.config.admin_url}/metrics").decode()
-        found: dict[str, float] = {}
-        for name, labels, value in re.findall(r"^forebay_(\w+)\{(.*)\} (\S+)$", text, re.M):
-            told = dict(re.findall(r'(\w+)="(.*?)"', labels))
-            if told.get("pool") == self.pool and "le" not in told:
-                key = told.get("ending") or told.get("kind") or told.get("reason") or ""
-                found[f"{name} {key}".strip()] = found.get(f"{name} {key}".strip(), 0) + float(
-                    value
-                )
+        found = counters(self.gateway, self.pool)
         url = self.gateway.stack.config.backend_urls[self.pool]
         for line in self.gateway.get(f"{url}/metrics").decode().splitlines():
             if line.startswith("vllm:generation_tokens_total"):
@@ -269,6 +176,8 @@ class Sums:
     """How the answers ended that did not end whole, by request."""
     by_bytes: list[tuple[float, int]] = field(default_factory=list)
     """Of each round: estimated, and what clients saw."""
+    prompts: list[tuple[float, int]] = field(default_factory=list)
+    """Of each round: estimated, and what those had that a server worked on."""
 
 
 async def one_round(
@@ -281,7 +190,7 @@ async def one_round(
     async def ask(asked: Asked) -> tuple[Seen, float]:
         began = time.monotonic()
         async with asyncio.timeout(DEADLINE_S + 10):
-            got = await send((host, int(port)), request(asked, gateway.key))
+            got = await send((host, int(port)), _request(asked, gateway))
         return see(asked, got), time.monotonic() - began
 
     results = await asyncio.gather(*map(ask, all_asked))
@@ -299,7 +208,7 @@ async def one_round(
         sums.latest_s[kind] = max(sums.latest_s.get(kind, -DEADLINE_S), late_s)
 
     gained = await books.gained(len(all_asked))
-    assert _of(gained, "endings_total") == endings, where
+    assert labelled(gained, "endings_total") == endings, where
     sums.bad_by_id |= {
         seen.request_id: ending
         for asked, (seen, _) in zip(all_asked, results, strict=True)
@@ -311,13 +220,8 @@ async def one_round(
     stalled = sum(wanted(name, value, a)[1] == "cut" for a in all_asked) * (name == "stall after")
     if books.pool == POOLS["guard"] and stalled:
         closed["stall"] += stalled  # a head had come, and nothing that an end could follow
-    assert _of(gained, "closed_answers_total") == closed, where
+    assert labelled(gained, "closed_answers_total") == closed, where
     _check_tokens(gateway, books, gained, all_asked, [seen for seen, _ in results], where, sums)
-
-
-def _of(gained: dict[str, float], name: str) -> dict[str, float]:
-    start = f"{name} "
-    return {k.removeprefix(start): v for k, v in gained.items() if k.startswith(start) and v}
 
 
 def _check_tokens(
@@ -341,10 +245,10 @@ def _check_tokens(
     for asked, seen in zip(all_asked, all_seen, strict=True):
         if seen.what in ("whole", "abort") and seen.usage is not None:
             assert seen.usage["completion_tokens"] == received[seen.request_id]["tokens"], where
-            assert seen.usage["prompt_tokens"] == PROMPT_TOKENS[CHAT if asked.chat else COMPLETIONS]
+            assert seen.usage["prompt_tokens"] == PROMPT_TOKENS[asked.path]
         elif seen.usage is not None:
             assert seen.usage["completion_tokens"] == seen.tokens, where
-    tokens = _of(gained, "tokens_total")
+    tokens = labelled(gained, "tokens_total")
     assert tokens.get("completion", 0) == completion, where
     assert tokens.get("prompt", 0) == prompt, where
 
@@ -358,6 +262,14 @@ def _check_tokens(
         assert estimated == saw, where
     else:
         sums.by_bytes.append((estimated, saw))
+    worked_on = sum(
+        PROMPT_TOKENS[asked.path]
+        for asked, seen in zip(all_asked, all_seen, strict=True)
+        if (seen.what in ("504", "left") and not asked.stream)
+        or (seen.what not in ("whole", "abort") and (seen.tokens or seen.what == "error event"))
+    )
+    sums.prompts.append((tokens.get("prompt_estimated", 0), worked_on))
+    assert bool(worked_on) == ("prompt_estimated" in tokens), where
     first_tokens = sum(
         asked.stream
         and (seen.tokens > 0 or seen.what in ("error event", "incomplete: upstream_error"))
@@ -420,9 +332,12 @@ async def test_every_ending_is_what_it_is_called_and_all_tokens_are_counted(
             print(f"  {count:5}  {outcome}")
         for kind, late_s in sorted(sums.latest_s.items()):
             print(f"  latest: {late_s:+.2f} s from the deadline: {kind}")
-        estimated, saw = (sum(column) for column in zip(*sums.by_bytes, strict=True))
-        print(f"  estimated by bytes: {estimated:.0f} tokens, of {saw} that clients saw")
-    assert abs(estimated - saw) < BYTES_OFF * saw
+        estimated, saw = _columns(sums.by_bytes)
+        print(f"  estimated by bytes: {estimated:.0f} tokens, of {saw:.0f} that clients saw")
+        prompts, took = _columns(sums.prompts)
+        print(f"  estimated of prompts: {prompts:.0f} tokens, of {took:.0f}")
+    assert abs(estimated - saw) < ESTIMATE_OFF * saw
+    assert abs(prompts - took) < ESTIMATE_OFF * took
     gateway.wait_until_idle()
     await asyncio.sleep(0.3)  # lines are written ten times a second
     lines = [*map(json.loads, (gateway.stack.folder / "processor.log").read_text().splitlines())]
@@ -430,50 +345,5 @@ async def test_every_ending_is_what_it_is_called_and_all_tokens_are_counted(
     assert logged.items() >= sums.bad_by_id.items()
 
 
-# --- the time to the first token ------------------------------------------------------------------
-
-
-def _told_at_once(document: Any) -> None:
-    manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
-    log = manager["typed_config"]["access_log"][0]["typed_config"]["common_config"]
-    log["buffer_flush_interval"] = "0.02s"
-
-
-@pytest.mark.parametrize("way", POOLS)
-async def test_the_time_to_the_first_token_is_what_a_client_measures(
-    make_gateway: MakeGateway, way: Way, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gateway = await asyncio.to_thread(
-        make_gateway,
-        policy={"pools": {"large": {"server": "other"}}},
-        edit=_told_at_once,
-        sim_args={POOLS[way]: ("--prefill-ms", "2000")},
-    )
-    count, total = (
-        f'forebay_ttft_seconds_{what}{{pool="{POOLS[way]}"' for what in ("count", "sum")
-    )
-    off_ms: list[float] = []
-    before_s = 0.0
-    draw = random.Random(1)
-    for number in range(1, 31):
-        body = chat("word " * draw.randrange(80), model=MODELS[way], stream=True, max_tokens=3)
-        data = json.dumps(body).encode()
-        head = gateway.head("content-type: application/json", f"content-length: {len(data)}")
-        async with gateway.raw() as (reader, writer):
-            began = time.perf_counter()
-            writer.write(head + data)
-            await reader.readuntil(b"data: ")
-            measured_s = time.perf_counter() - began
-            await reader.readuntil(b"[DONE]")
-        await gateway.ask(chat(model=MODELS[way], max_tokens=1))  # has no first token
-        await asyncio.to_thread(gateway.wait_until_accounted)
-        assert gateway.metric(count) == number
-        now_s = gateway.metric(total)
-        off_ms.append(abs(now_s - before_s - measured_s) * 1000)
-        before_s = now_s
-    with capsys.disabled():
-        print(
-            f"\n{way}: TTFT is off by {statistics.median(off_ms):.2f} ms (median), "
-            f"{max(off_ms):.2f} ms at most; {before_s / 30 * 1000:.0f} ms on average"
-        )
-    assert statistics.median(off_ms) < 5
+def _columns(pairs: list[tuple[float, int]]) -> tuple[float, float]:
+    return sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)

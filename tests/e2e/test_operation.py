@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,45 @@ from tests.gateways import MakeGateway
 SECRET = "SECRET-8f3a"
 
 
-@pytest.fixture
-def changing(make_gateway: MakeGateway) -> Gateway:
+@pytest.fixture(scope="module")
+def shared_changing(make_gateway: MakeGateway) -> Gateway:
     return make_gateway(policy={"pools": {"small": {"slots": 3}}, "routing": {"fallback": {}}})
 
 
-def rewrite(gateway: Gateway, **policy: Any) -> None:
-    """Change the policy in the file that the processor reads, as an editor would: a new file."""
+@pytest.fixture
+def changing(shared_changing: Gateway) -> Iterator[Gateway]:
+    """Its config file is afterwards what it was, and taken."""
+    gateway = shared_changing
+    gateway.reset()
+    text = (gateway.stack.folder / "envoy.yaml").read_text()
+    yield gateway
+    taken = reloads(gateway, "taken")
+    write(gateway, text)
+    gateway.until(lambda: reloads(gateway, "taken") > taken, "the old config is not taken")
+    gateway.wait_until_idle()
+
+
+def reloads(gateway: Gateway, result: str) -> float:
+    return gateway.metric(f'forebay_config_reloads_total{{result="{result}"}}')
+
+
+def write(gateway: Gateway, text: str) -> None:
+    """Change the file that the processor reads, as an editor would: a new file."""
     path = gateway.stack.folder / "envoy.yaml"
-    document = yaml.safe_load(path.read_text())
-    document["node"]["metadata"]["forebay"].update(policy)
     new = path.with_suffix(".new")
-    new.write_text(yaml.safe_dump(document))
+    new.write_text(text)
     os.replace(new, path)
 
 
+def rewrite(gateway: Gateway, **policy: Any) -> None:
+    """Change the policy in it."""
+    document = yaml.safe_load((gateway.stack.folder / "envoy.yaml").read_text())
+    document["node"]["metadata"]["forebay"].update(policy)
+    write(gateway, yaml.safe_dump(document))
+
+
 async def test_a_change_is_taken_while_requests_run(changing: Gateway) -> None:
-    gateway = changing
+    gateway, taken = changing, reloads(changing, "taken")
     running = [asyncio.create_task(gateway.ask(chat(max_tokens=600))) for _ in range(3)]
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 3, "not running")
     pools = yaml.safe_load((gateway.stack.folder / "envoy.yaml").read_text())
@@ -49,16 +72,14 @@ async def test_a_change_is_taken_while_requests_run(changing: Gateway) -> None:
     assert [answer.status for answer in await asyncio.gather(*running)] == [200] * 3
     assert (await waiting).status == 200
     gateway.wait_until_idle()
-    assert gateway.metric('forebay_config_reloads_total{result="taken"}') == 1
+    assert reloads(gateway, "taken") == taken + 1
 
 
 async def test_a_bad_file_is_refused_and_the_old_one_stays(changing: Gateway) -> None:
-    gateway = changing
+    gateway, refused = changing, reloads(changing, "refused")
     before = gateway.status("small")["high_water"]
     rewrite(gateway, admission={"high_water": 1, "low_water": 5})
-    await gateway.until_async(
-        lambda: gateway.metric('forebay_config_reloads_total{result="refused"}') == 1, "not seen"
-    )
+    await gateway.until_async(lambda: reloads(gateway, "refused") == refused + 1, "not seen")
     assert gateway.metric("forebay_config_last_reload_successful") == 0
     assert gateway.status("small")["high_water"] == before
     assert (await gateway.ask(chat(max_tokens=1))).status == 200
@@ -72,11 +93,10 @@ async def test_a_bad_file_is_refused_and_the_old_one_stays(changing: Gateway) ->
 
 @pytest.mark.parametrize("text", ["x: 2026-13-45", "x: " + "9" * 5000, "[" * 3000, "\x00", "[]"])
 async def test_whatever_stands_in_a_file_the_watch_goes_on(changing: Gateway, text: str) -> None:
-    path = changing.stack.folder / "envoy.yaml"
+    path, refused = changing.stack.folder / "envoy.yaml", reloads(changing, "refused")
     good = path.read_text()
     path.write_text(text)
-    refused = 'forebay_config_reloads_total{result="refused"}'
-    await changing.until_async(lambda: changing.metric(refused) >= 1, "not seen")
+    await changing.until_async(lambda: reloads(changing, "refused") > refused, "not seen")
     path.write_text(good)
     rewrite(changing, admission={"high_water": 7})
     await changing.until_async(lambda: changing.status("small")["high_water"] == 7, "not taken")
@@ -100,11 +120,11 @@ async def test_a_pool_that_leaves_and_returns_keeps_its_books(changing: Gateway)
     pools = yaml.safe_load(path.read_text())["node"]["metadata"]["forebay"]["pools"]
     running = [asyncio.create_task(gateway.ask(chat(max_tokens=900))) for _ in range(4)]
     await gateway.until_async(lambda: gateway.status("small")["queue_depth"] == 1, "not queued")
-    taken = 'forebay_config_reloads_total{result="taken"}'
+    taken = reloads(gateway, "taken")
     rewrite(gateway, pools={"large": pools["large"]}, routing={})
-    await gateway.until_async(lambda: gateway.metric(taken) == 1, "not taken")
+    await gateway.until_async(lambda: reloads(gateway, "taken") == taken + 1, "not taken")
     rewrite(gateway, pools=pools, routing={})
-    await gateway.until_async(lambda: gateway.metric(taken) == 2, "not taken")
+    await gateway.until_async(lambda: reloads(gateway, "taken") == taken + 2, "not taken")
     status = gateway.status("small")
     assert (status["in_flight"], status["queue_depth"]) == (3, 1)
     assert [answer.status for answer in await asyncio.gather(*running)] == [200] * 4
@@ -118,17 +138,16 @@ async def test_another_model_in_a_pool_is_another_answer(changing: Gateway) -> N
     for _ in range(2):
         first = await changing.ask(body)
     assert first.headers["cache-status"].startswith("forebay; hit")
+    taken = reloads(changing, "taken")
     rewrite(changing, pools=pools | {"small": pools["small"] | {"model": "small-8b"}})
-    taken = 'forebay_config_reloads_total{result="taken"}'
-    await changing.until_async(lambda: changing.metric(taken) == 1, "not taken")
+    await changing.until_async(lambda: reloads(changing, "taken") == taken + 1, "not taken")
     assert (await changing.ask(body)).headers["cache-status"] == "forebay; fwd=uri-miss"
 
 
 async def test_a_missing_file_is_refused_too(changing: Gateway) -> None:
+    refused = reloads(changing, "refused")
     (changing.stack.folder / "envoy.yaml").rename(changing.stack.folder / "gone.yaml")
-    await changing.until_async(
-        lambda: changing.metric('forebay_config_reloads_total{result="refused"}') == 1, "not seen"
-    )
+    await changing.until_async(lambda: reloads(changing, "refused") == refused + 1, "not seen")
     assert (await changing.ask(chat(max_tokens=1))).status == 200
 
 

@@ -11,7 +11,7 @@ from tests.e2e.client import Answer, Gateway, chat
 from tests.gateways import MakeGateway
 
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
-SLOW = ("--decode-ms", "50")
+SLOW = ("--decode-ms", "25")
 HARD = "Explain why"  # goes to the large pool
 
 
@@ -22,7 +22,7 @@ def shared_gateway(make_gateway: MakeGateway) -> Gateway:
         policy={
             "pools": {"small": {"slots": 1}, "large": {"slots": 1}},
             "admission": {
-                "max_wait": "5s",
+                "max_wait": "3s",
                 "high_water": 2,
                 "low_water": 0,
                 "on_overload": ["cached", "smaller", "shed"],
@@ -120,7 +120,7 @@ async def test_a_waiting_request_is_told_its_place_when_its_time_is_up(gateway: 
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 1, "not running")
     answer = await gateway.ask(chat(max_tokens=2))
     assert (answer.status, answer.code) == (429, "queue_timeout")
-    assert answer.headers["server-timing"].startswith("queue;dur=50")
+    assert answer.headers["server-timing"].startswith("queue;dur=30")
     assert answer.headers["server-timing"].endswith('desc="position 1"')
     assert (await holder).status == 200
 

@@ -1,7 +1,7 @@
 """Streams through real Envoy, split at every byte: passed as they came, and counted right.
 
-Two ways: counted by Envoy as they pass (`ask`), and by way of the processor (`guard`, whose servers
-are no vLLM, so that it counts them).
+Three ways: counted by Envoy as they pass (`ask`); by way of the processor (`guard`, whose servers
+are no vLLM, so that it counts them); by the Lua filter for such servers where none guards (`cut`).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ import pytest
 from tests.e2e.client import Answer, Gateway, chat
 from tests.gateways import MakeGateway
 
-MODELS = {"ask": "small-7b", "guard": "large-70b"}
-POOLS = {"ask": "small", "guard": "large"}
+MODELS = {"ask": "small-7b", "guard": "large-70b", "cut": "large-70b"}
+POOLS = {"ask": "small", "guard": "large", "cut": "large"}
 TOKENS = {"prompt": 7, "completion": 3, "cached": 2}
 AT_ONCE = 16
 # So long between two pieces that Envoy reads them apart.
@@ -109,16 +109,26 @@ def script() -> Script:
 
 
 @pytest.fixture(scope="module")
-def gateway(script: Script, make_gateway: MakeGateway) -> Iterator[Gateway]:
+def by_way(script: Script, make_gateway: MakeGateway) -> Iterator[dict[str, Gateway]]:
+    policy = {
+        "pools": {"large": {"server": "other"}},
+        "routing": {"fallback": {"small": [], "large": []}},
+    }
+    partial_s, cut = {"stall": f"{STALL_S}s"}, {"on_expiry": "cut"}
     with _served(script) as urls:
-        yield make_gateway(
-            policy={
-                "pools": {"large": {"server": "other"}},
-                "routing": {"fallback": {"small": [], "large": []}},
-                "response": {"stall": f"{STALL_S}s"},
-            },
-            backends={POOLS[way]: (url,) for way, url in urls.items()},
-        )
+        backends = {POOLS[way]: (urls[way],) for way in ("ask", "guard")}
+        both = make_gateway(policy=policy | {"response": partial_s}, backends=backends)
+        backends["large"] = (urls["cut"],)
+        yield {
+            "ask": both,
+            "guard": both,
+            "cut": make_gateway(policy=policy | {"response": cut}, backends=backends),
+        }
+
+
+@pytest.fixture
+def gateway(by_way: dict[str, Gateway], way: str) -> Gateway:
+    return by_way[way]
 
 
 @asynccontextmanager
@@ -205,10 +215,10 @@ async def test_an_event_above_64_kilobytes_passes_and_is_no_harm_to_the_count(
 
 
 @pytest.mark.parametrize("way", MODELS)
-async def test_a_usage_in_an_event_above_64_kilobytes_is_seen_by_a_guard_only(
+async def test_a_usage_in_an_event_above_64_kilobytes_is_not_seen_by_the_native_filter(
     gateway: Gateway, script: Script, way: str
 ) -> None:
-    """Envoy drops such an event unread (max_event_size), and counts on after it."""
+    """It drops such an event unread (max_event_size), and counts on after it."""
     usage = {"prompt_tokens": 7, "completion_tokens": 3}
     script.before, script.usage, script.after = ROLE + chunk("x" * 140_000, usage=usage), b"", LAST
     script.after += DONE
@@ -217,7 +227,7 @@ async def test_a_usage_in_an_event_above_64_kilobytes_is_seen_by_a_guard_only(
     [answer] = await ask_all(gateway, way, [[70_000, 100_000]])
     await asyncio.to_thread(gateway.wait_until_accounted)
     assert answer.body == script.stream
-    assert gateway.metric(line) - before == (3 if way == "guard" else 0)
+    assert gateway.metric(line) - before == (0 if way == "ask" else 3)
 
 
 @pytest.mark.parametrize("way", MODELS)
@@ -237,6 +247,8 @@ async def test_the_usage_that_was_asked_for_passes(
         ("ask", b"data: [DONE]", b"data: [DONE]"),
         ("ask", b"data: [DONE]\n", b"data: [DONE]\n"),
         ("ask", b"", b""),
+        ("cut", b"data: [DONE]", b"data: [DONE]"),
+        ("cut", b"", b""),
         ("guard", b"data: [DONE]", DONE),  # the guard mends it
         ("guard", b"data: [DONE]\n", DONE),
         ("guard", b"", DONE),
@@ -272,6 +284,30 @@ async def test_a_compressed_stream_passes_unread(
         assert answer.body == script.stream
     assert not script.accept_encoding, "some client's Accept-Encoding reached a model"
     await asyncio.to_thread(gateway.wait_until_accounted)
+
+
+@pytest.mark.parametrize("way", ["guard", "cut"])
+async def test_an_event_that_is_a_plain_value_passes_and_is_no_harm_to_the_count(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    """It would crash the native filter."""
+    script.before, script.usage, script.after = ROLE + b'data: "x"\n\n' + LAST, USAGE, DONE
+    cuts = [[cut] for cut in range(len(ROLE), len(script.before), 7)]
+    await passes(gateway, script, way, script.before + DONE, cuts)
+
+
+@pytest.mark.parametrize("way", ["cut"])
+async def test_an_error_event_is_seen_where_the_native_filter_does_not_look(
+    gateway: Gateway, script: Script, way: str
+) -> None:
+    error = b'data: {"error": {"message": "no more", "code": 500}}\n\n'
+    script.before, script.usage, script.after = ROLE + error, b"", DONE
+    line = 'forebay_endings_total{ending="error",pool="large"'
+    before = gateway.metric(line)
+    answers = await ask_all(gateway, way, [[], [len(ROLE) + 10]])
+    await asyncio.to_thread(gateway.wait_until_accounted)
+    assert {answer.body for answer in answers} == {script.stream}
+    assert gateway.metric(line) - before == len(answers)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ _COMMANDS = {
     "completion_tokens": "llm:completion_tokens",
     "failed": "llm:failed",
     "guarded": ":guarded",
+    "alive_us": ":alive_us",
     "bill": ":bill",
     "ttft_us": "DS_RX_BEG:US_RX_BODY_BEG",
     "server_ttft_us": "US_TX_BEG:US_RX_BODY_BEG",

@@ -33,15 +33,19 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
 
 def test_a_bill_says_what_the_cost_depends_on() -> None:
     account = accounting.read(
-        logged(STREAM | {"bill": "small 99 search batch large 3 64 512 a cme"})
+        logged(STREAM | {"bill": "small 99 40 search batch large 3 64 512 a cme"})
     )
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
-    assert account.charge == accounting.Charge("small", 99, "a cme")
+    assert account.charge == accounting.Charge("small", 99, 40, "a cme")
 
 
 @pytest.mark.parametrize(
-    "bill", ["-", "", "small 9 search batch large 3 64", "a b c d e f g h i", "a 1 b c d 1 -1 2 x"]
+    "bill",
+    [
+        *("-", "", "small 9 9 search batch large 3 64", "a b c d e f g h i j"),
+        *("a 1 1 b c d 1 -1 2 x", "small 9 search batch large 3 64 512 before the prompt"),
+    ],
 )
 def test_without_a_bill_that_can_be_read_nothing_special_is_assumed(bill: str) -> None:
     account = accounting.read(logged(STREAM | {"bill": bill}))
@@ -96,3 +100,17 @@ def test_a_guards_word_that_makes_no_sense_is_none(tag: str) -> None:
     assert account
     assert (account.completion_tokens, account.completion_estimate) == (None, None)
     assert account.ended_by_us == ""
+
+
+def test_comments_before_the_first_event_are_no_first_token() -> None:
+    account = accounting.read(logged(STREAM | {"server_ttft_us": "200000", "alive_us": "500000"}))
+    assert account
+    assert account.ttft_s == pytest.approx(0.75)
+    assert account.server_ttft_s == pytest.approx(0.7)
+    assert account.tpot_s == pytest.approx(0.05)
+
+
+def test_a_stream_of_comments_alone_has_no_times_and_no_bytes() -> None:
+    account = accounting.read(logged(STREAM | {"body_bytes": "99", "alive_us": "only"}))
+    assert account
+    assert (account.ttft_s, account.tpot_s, account.body_bytes) == (None, None, 0)

@@ -1,7 +1,7 @@
 """What the admission room promises, proved on the real limiter in virtual time. Seeded.
 
 Numbers in comments were measured with longer runs than a test can afford; the bounds in the
-assertions leave room for the statistical error of the runs here.
+assertions leave room for the statistical error of the runs here. `make soak` runs all cases.
 """
 
 import random
@@ -12,6 +12,7 @@ import pytest
 
 from extproc.admission import CLASSES
 from extproc.admission.queueing import high_water, joined_percentile_s
+from tests.sampling import cases
 from tests.unit.simulated_pool import (
     TOKENS_PER_S,
     Clients,
@@ -65,7 +66,7 @@ async def transitions(
 
 
 # Measured: 64/63 over 64/32 33 times at 1.2x and 32 times at 3x; 64/64 more still.
-@pytest.mark.parametrize(("load", "seconds"), [(1.2, 1500), (3.0, 300)])
+@pytest.mark.parametrize(("load", "seconds"), cases([(3.0, 300)], [(1.2, 1500)]))
 @pytest.mark.parametrize("one_threshold", [(64, 63), (64, 64)])
 async def test_two_marks_change_their_mind_far_less_often_than_one_threshold(
     load: float, seconds: float, one_threshold: tuple[int, int]
@@ -76,7 +77,7 @@ async def test_two_marks_change_their_mind_far_less_often_than_one_threshold(
     assert one / two >= (64 - 32) / 2
 
 
-@pytest.mark.parametrize(("slots", "load"), [(64, 1.2), (64, 3.0), (16, 1.2), (16, 3.0)])
+@pytest.mark.parametrize(("slots", "load"), cases([(64, 1.2), (16, 3.0)], [(64, 3.0), (16, 1.2)]))
 async def test_so_do_the_marks_of_auto(slots: int, load: float) -> None:
     high = high_water(slots, 1.5, 1, 1.0, 0.99)
     auto = await transitions(slots, 1.5, load, ("auto", "auto"), 200)
@@ -92,7 +93,7 @@ async def test_so_do_the_marks_of_auto(slots: int, load: float) -> None:
 # 3 s 8%: few slots, where a queue longer than what the 99th percentile of its last place allows
 # serves more in time. Constant service alone breaks it, in one case: 64 slots of 1.5 s at 3x, -58%.
 # There all slots end together, so that who queues early waits for nearly a whole service time.
-POOLS = [(16, 6.3, 1.0), (16, 1.5, 1.0), (64, 6.3, 1.0), (64, 1.5, 1.0), (4, 2.0, 3.0)]
+POOLS = cases([(16, 1.5, 1.0), (64, 6.3, 1.0)], [(16, 6.3, 1.0), (64, 1.5, 1.0), (4, 2.0, 3.0)])
 
 
 @pytest.mark.parametrize(("slots", "mean_s", "limit_s"), POOLS)
@@ -135,7 +136,10 @@ async def after_answers_became_longer(
 # 0.95 to 1.04 in the first minute, 0.93 to 1.01 later.
 @pytest.mark.parametrize(
     ("slots", "mean_s", "limit_s", "load", "scv"),
-    [(16, 3.0, 1.0, 3.0, 4), (64, 12.6, 1.0, 1.2, 1), (64, 3.0, 1.0, 3.0, 0.25), (4, 4, 3, 3.0, 1)],
+    cases(
+        [(16, 3.0, 1.0, 3.0, 4), (4, 4, 3, 3.0, 1)],
+        [(64, 12.6, 1.0, 1.2, 1), (64, 3.0, 1.0, 3.0, 0.25)],
+    ),
 )
 async def test_auto_marks_follow_when_answers_become_longer(
     slots: int, mean_s: float, limit_s: float, load: float, scv: float
@@ -176,7 +180,7 @@ async def queued_p99_s(
 # Measured (20,000 arrivals): 0.7 to 0.8 s at 1x, 0.8 to 1.0 s at 3x; the marks follow noisy
 # measurements, yet the last place is not always taken. Four slots with a limit of 3 s and scv 4:
 # 3.0 to 3.5 s, where the gamma distribution is known to be too short.
-@pytest.mark.parametrize(("slots", "mean_s"), [(16, 1.5), (64, 6.3), (64, 1.5), (8, 0.5)])
+@pytest.mark.parametrize(("slots", "mean_s"), cases([(64, 6.3), (8, 0.5)], [(16, 1.5), (64, 1.5)]))
 @pytest.mark.parametrize(
     ("load", "draw"),
     [
@@ -227,15 +231,15 @@ async def beside_a_flood(
 # a fifth as long 0.53 0.76 s, 14 16%; five times as long 0.61 0.55 s, 2 12%.
 @pytest.mark.parametrize(
     ("share", "flood_s", "own_s", "high", "more_shed"),
-    [
-        (1, 1.5, 1.5, "auto", 0.06),
-        (1, 1.5, 1.5, 8, 0.1),
-        (1, 1.5, 1.5, 64, 0.1),
-        (3, 1.5, 1.5, "auto", 0.1),
-        (3, 1.5, 1.5, 64, 0.1),
-        (1, 0.5, 1.5, "auto", 0.1),
-        (1, 1.5, 0.3, "auto", 0.15),
-    ],
+    cases(
+        [(1, 1.5, 1.5, "auto", 0.06), (3, 1.5, 1.5, 64, 0.1), (1, 0.5, 1.5, "auto", 0.1)],
+        [
+            (1, 1.5, 1.5, 8, 0.1),
+            (1, 1.5, 1.5, 64, 0.1),
+            (3, 1.5, 1.5, "auto", 0.1),
+            (1, 1.5, 0.3, "auto", 0.15),
+        ],
+    ),
 )
 async def test_a_flood_leaves_another_tenant_the_waits_of_its_own_share_of_the_slots(
     share: float, flood_s: float, own_s: float, high: Wanted, more_shed: float
@@ -251,8 +255,10 @@ async def test_a_flood_leaves_another_tenant_the_waits_of_its_own_share_of_the_s
 # turns (a turn: service time / slots); three take 8.4 at the 99th percentile.
 @pytest.mark.parametrize(
     ("share", "high", "load"),
-    [(1, "auto", 0.5), (1, "auto", 0.7), (3, "auto", 0.5), (3, "auto", 0.7)]
-    + [(1, 0, 0.5), (1, 0, 0.9), (3, 0, 0.9)],
+    cases(
+        [(1, "auto", 0.7), (3, "auto", 0.5), (1, 0, 0.9)],
+        [(1, "auto", 0.5), (3, "auto", 0.7), (1, 0, 0.5), (3, 0, 0.9)],
+    ),
 )
 async def test_or_of_few_turns_of_the_slots_where_it_would_hardly_wait(
     share: float, high: Wanted, load: float

@@ -10,9 +10,10 @@ import yaml
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from extproc.attach import AttachError, Options, attach
+from extproc.attach import AttachError, Options
 from extproc.attach.tree import Tree
-from tests.unit.test_attach import BOTH, PLAIN, STYLES, WHOLE, dump, load
+from tests.sampling import examples
+from tests.unit.test_attach import BOTH, PLAIN, STYLES, WHOLE, attach, dump, load
 
 # Shrinking a seed says nothing and takes minutes.
 RELAXED = settings(
@@ -56,7 +57,7 @@ def written(document: Any, chance: random.Random, **more: Any) -> str:
     )
 
 
-@settings(RELAXED, max_examples=8)
+@settings(RELAXED, max_examples=examples(4))
 @given(RANDOM, st.sampled_from(["plain", "hosts", "flow", "indented"]))
 def test_in_every_style_the_same_is_added(chance: random.Random, name: str) -> None:
     options = BOTH if name == "plain" else Options()
@@ -77,7 +78,7 @@ def test_in_every_style_the_same_is_added(chance: random.Random, name: str) -> N
     assert attach(attached).text == attached
 
 
-@settings(RELAXED, max_examples=8)
+@settings(RELAXED, max_examples=examples(4))
 @given(RANDOM)
 def test_every_comment_is_still_there_in_order(chance: random.Random) -> None:
     lines: list[str] = []
@@ -100,7 +101,7 @@ def test_every_comment_is_still_there_in_order(chance: random.Random) -> None:
     assert [c for c in re.findall(r"# c\d+\.", attached) if c in kept] == kept
 
 
-@settings(RELAXED, max_examples=10)
+@settings(RELAXED, max_examples=examples(6))
 @given(RANDOM, st.sampled_from([PLAIN, WHOLE, *STYLES.values()]))
 def test_a_broken_file_is_refused_or_completed_and_nothing_else(
     chance: random.Random, text: str

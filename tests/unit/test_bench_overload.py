@@ -277,9 +277,9 @@ def run_against(answer: Any, phases: tuple[Phase, ...], **more: Any) -> list[Ans
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal count
-            count += 1
+            before, count = count, count + 1
             await reader.readuntil(b"\r\n\r\n")
-            await answer(reader, writer, count - 1)
+            await answer(reader, writer, before)
             writer.close()
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -306,10 +306,10 @@ def test_clients_do_not_wait_for_each_other_and_tell_what_became_of_each() -> No
             await client_gone(reader)
         else:
             writer.write(STREAM[:90])
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
             writer.write(STREAM[90:])
 
-    answers = run_against(answer, (Phase(40.0, 0.4),), watch_s=0.2)
+    answers = run_against(answer, (Phase(40.0, 0.4),), watch_s=0.8)
     # By connection, which need not be the order in which they were to be sent.
     how = Counter(one.outcome for one in answers)
     assert (how["refused"], how["failed"], how["open"]) == (1, 1, 1)
@@ -318,7 +318,7 @@ def test_clients_do_not_wait_for_each_other_and_tell_what_became_of_each() -> No
     last = next(one for one in reversed(answers) if one.outcome == "whole")
     assert last.ttft_s is not None
     assert last.ended_s is not None
-    assert last.ttft_s < 0.1 <= last.ended_s - last.due_s
+    assert last.ttft_s < 0.3 <= last.ended_s - last.due_s
 
 
 def test_a_client_that_is_out_of_patience_has_failed() -> None:

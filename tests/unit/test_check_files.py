@@ -36,8 +36,15 @@ def test_envoy_takes_the_reference_and_a_sound_file(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.yaml"
     elsewhere.write_text(REFERENCE.read_text().replace("/etc/forebay", "/nowhere"))
     report = check_file(elsewhere)
-    assert [finding.rule for finding in report.findings] == ["envoy-file-missing"]
-    assert report.ok, "a file that is only on the gateway's machine is no mistake"
+    assert (report.findings, report.ok) == ([], True)
+    (note,) = report.notes
+    assert "names /nowhere/api-keys.yaml, which is not on this machine" in note
+    report = check_file(REFERENCE)  # whose keys stand under /etc, and for trying beside it
+    assert (report.findings, report.ok) == ([], True)
+    if not Path("/etc/forebay/api-keys.yaml").exists():
+        keys = REFERENCE.with_name("api-keys.yaml")
+        told = f"/etc/forebay/api-keys.yaml is not on this machine; Envoy judged with {keys}"
+        assert report.notes == [told]
     report = check_file(written(tmp_path, sound()))
     assert (report.findings, report.notes, report.ok) == ([], [], True)
 
@@ -107,6 +114,41 @@ def test_a_file_that_is_nothing_is_an_error(tmp_path: Path, text: str) -> None:
     assert len(report.findings) == 1
 
 
+def test_each_finding_names_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "forebay:\n"
+        "  pools:\n"
+        "    small.v1: {model: s, slots: 0}\n"
+        "    large:\n"
+        "      model: l\n"
+        "  drain: 5\n"
+    )
+    report = check_file(path)
+    assert {finding.place: finding.line for finding in report.findings} == {
+        "forebay.pools.small.v1.slots": 3,
+        "forebay.pools.large.slots": 4,  # missing: the block that lacks it
+        "forebay.drain": 6,
+    }
+    assert "line 6: forebay.drain\n" in as_text(report.findings)
+
+
+def test_in_a_bootstrap_too_also_where_a_place_leaves_out_the_middle(tmp_path: Path) -> None:
+    text = REFERENCE.read_text()
+    for old, new in (("message_timeout: 15s", "message_timeout: 11m"), ("slots: 16", "slots: x")):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path = tmp_path / "envoy.yaml"
+    path.write_text(text)
+    report = check_file(path)
+    lines = text.splitlines()
+    found = {finding.place: lines[(finding.line or 0) - 1] for finding in report.findings}
+    policy = found.pop("node.metadata.forebay.pools.large.slots")
+    assert "slots: x" in policy
+    timeout = next(line for place, line in found.items() if "message_timeout" in place)
+    assert "message_timeout: 11m" in timeout
+
+
 def test_a_missing_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (finding,) = check_file(tmp_path / "none.yaml").findings
     assert (finding.rule, finding.place) == ("unreadable-file", str(tmp_path / "none.yaml"))
@@ -138,6 +180,7 @@ def test_the_json_holds_everything() -> None:
                 "place": "a",
                 "reason": "it bites.",
                 "mend": "do this",
+                "line": None,
             }
         ],
         "notes": ["n"],

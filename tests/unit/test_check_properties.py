@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from extproc.check import Finding, as_json, as_text, check
+from tests.sampling import THOROUGH, examples
 from tests.unit.test_check_kit import sound
 
 Path = tuple[str | int, ...]
@@ -74,7 +75,7 @@ def broken(changes: list[tuple[Path, Any]]) -> Any:
     return document
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.sampled_from(PATHS), st.just(DELETE) | NONSENSE), min_size=1, max_size=4)
 )
@@ -87,8 +88,8 @@ VALUES = [DELETE, None, [], {}, "x", 0, [None], {"a": 1}, ["x"], True]
 
 @pytest.mark.parametrize("number", range(len(VALUES)))
 def test_each_part_lost_or_replaced_is_judged(number: int) -> None:
-    """Each value at every 30th place, at others for each. (All at all have been run.)"""
-    for path in PATHS[number :: 3 * len(VALUES)]:
+    """Each value at every 60th place, at others for each; in `make soak` at all."""
+    for path in PATHS if THOROUGH else PATHS[number :: 6 * len(VALUES)]:
         shown(check(broken([(path, VALUES[number])])))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from typer.testing import CliRunner, Result
 
-from extproc.accounting import Account, read
+from extproc.accounting import Account, Estimate, read
 from extproc.cli import app
 from extproc.config import (
     AdmissionConfig,
@@ -28,6 +28,7 @@ from tests.unit.logged import logged
 
 SMALL = PriceConfig(input=0.1, cached_input=0.02, output=0.4)
 LARGE = PriceConfig(input=0.9, cached_input=0.2, output=3.6)
+COUNTED = Estimate()
 
 
 def config(**changes: Any) -> Config:
@@ -60,17 +61,32 @@ def account(
         "prompt_tokens": str(prompt),
         "cached_tokens": str(cached),
         "completion_tokens": str(completion),
-        "bill": f"{pool} 1 {bill} acme",
+        "bill": f"{pool} 1 1 {bill} acme",
     }
     made = read(logged(tags))
     assert made
     return made
 
 
+def answered(
+    ledger: Ledger,
+    one: Account,
+    *,
+    pool: str = "small",
+    tenant: str = "acme",
+    status: int = 200,
+    estimate: Estimate = COUNTED,
+    of: Config | None = None,
+) -> None:
+    ledger.answered(
+        of or config(), pool=pool, tenant=tenant, status=status, account=one, estimate=estimate
+    )
+
+
 def ledger_after(*accounts: Account, of: Config | None = None, pool: str = "small") -> Ledger:
     ledger = Ledger(0)
     for one in accounts:
-        ledger.answered(of or config(), pool=pool, tenant="acme", status=200, account=one)
+        answered(ledger, one, pool=pool, of=of)
     return ledger
 
 
@@ -200,24 +216,23 @@ def test_a_pool_without_a_price_has_tokens_and_says_that_it_has_no_cost() -> Non
     assert not ledger.saved_usd()
 
 
-def test_the_output_of_a_stream_that_was_left_is_billed_by_estimate() -> None:
+def test_a_stream_that_was_left_is_billed_by_estimate() -> None:
     ledger = Ledger(0)
     untold = account(prompt="-", completion="-")
-    ledger.answered(
-        config(), pool="small", tenant="acme", status=200, account=untold, estimate=1000
-    )
+    answered(ledger, untold, estimate=Estimate(prompt=500, cached=300, completion=1000))
     (cost,) = ledger.report().costs
-    price = config().pools["small"].price
-    assert price
-    assert cost.usd == pytest.approx(1000 * price.output / 1e6)
-    assert (cost.tokens.output, cost.output_estimated) == (0, 1000)
+    expected = 200 * SMALL.input + 300 * SMALL.cached_input + 1000 * SMALL.output
+    assert cost.usd == pytest.approx(expected / 1e6)
+    assert (cost.tokens.input, cost.tokens.cached_input, cost.tokens.output) == (0, 0, 0)
+    assert (cost.input_estimated, cost.output_estimated) == (500, 1000)
+    assert not ledger.saved_usd(), "an estimate is no saving"
 
 
 @pytest.mark.parametrize(("status", "uncounted"), [(200, 1), (0, 1), (504, 1), (400, 0), (503, 0)])
 def test_what_was_worked_on_and_not_counted_is_said(status: int, uncounted: int) -> None:
     ledger = Ledger(0)
     untold = account(prompt="-", completion="-")
-    ledger.answered(config(), pool="small", tenant="acme", status=status, account=untold)
+    answered(ledger, untold, status=status)
     (cost,) = ledger.report().costs
     assert (cost.requests, cost.uncounted, cost.usd) == (1, uncounted, 0)
 
@@ -287,10 +302,12 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
         "prompt_tokens": "1000",
         "cached_tokens": "800",
         "completion_tokens": "100",
-        "bill": "small 1100 search interactive large 1 0 0 acme",
+        "bill": "small 1100 1000 search interactive large 1 0 0 acme",
     }
     for served_by in ("small", "", "gone"):
-        gateway.account(logged(tags | {"status": "200", "served_by": served_by, "attempts": "1"}))
+        gateway.finished.account(
+            logged(tags | {"status": "200", "served_by": served_by, "attempts": "1"})
+        )
     report = gateway.ledger.report()
     assert (len(report.costs), report.costs[0].requests) == (1, 1)
     text = generate_latest(gateway.metrics.registry).decode()
@@ -323,7 +340,7 @@ def told() -> bytes:
         ("nightly", "large", long),
         ("nightly", "large", cut),
     ):
-        ledger.answered(policy, pool=pool, tenant=tenant, status=200, account=one)
+        answered(ledger, one, pool=pool, tenant=tenant, of=policy)
     ledger.hit(
         policy, "exact_hit", pool="small", tenant="acme", batch=False, prompt=17, completion=100
     )

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extproc import openai
 from extproc.openai import CHAT, COMPLETIONS, ApiError
+from tests.sampling import examples
 
 KEYS = ["model", "stream_options", "include_usage", "messages", "stream", "n", "", "a\\", '"}']
 NASTY = st.text(st.sampled_from('"\\{}[],:/ \n\t\x00\x7fuabé日😀n'), max_size=12)
@@ -121,7 +122,7 @@ def bodies(draw: st.DrawFn) -> tuple[dict[str, object], bytes]:
     return value, spell(value, random).encode()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(80))
 @given(bodies(), STRINGS)
 def test_the_model_span_is_the_model(case: tuple[dict[str, object], bytes], other: str) -> None:
     value, body = case
@@ -152,7 +153,7 @@ def common(a: bytes, b: bytes) -> int:
     )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(80))
 @given(bodies())
 def test_with_changes_changes_stream_options_alone(case: tuple[dict[str, object], bytes]) -> None:
     value, body = case
@@ -171,7 +172,7 @@ def test_with_changes_changes_stream_options_alone(case: tuple[dict[str, object]
     assert body[head : len(body) - tail] in (b"", b"null", b"fals")
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(50))
 @given(bodies(), st.randoms(use_true_random=False), st.data())
 def test_a_second_spelling_of_a_key_is_refused(
     case: tuple[dict[str, object], bytes], random: Random, data: st.DataObject
@@ -188,7 +189,7 @@ def test_a_second_spelling_of_a_key_is_refused(
 PATHS = st.sampled_from([CHAT, COMPLETIONS])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=examples(50))
 @given(PATHS, st.binary() | VALUES.map(orjson.dumps))
 @example(CHAT, b'{"model":"\xf0\x9f')
 def test_any_bytes_are_a_request_or_an_api_error(path: str, body: bytes) -> None:
@@ -199,7 +200,7 @@ def test_any_bytes_are_a_request_or_an_api_error(path: str, body: bytes) -> None
         assert orjson.loads(error.body())["error"]["code"] == "invalid_request"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(80))
 @given(PATHS, bodies(), st.data())
 def test_a_damaged_request_is_a_request_or_an_api_error(
     path: str, case: tuple[dict[str, object], bytes], data: st.DataObject
@@ -224,7 +225,7 @@ JUNK = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(80))
 @given(PATHS, JUNK, st.booleans())
 def test_any_types_are_a_request_or_an_api_error(
     path: str, value: dict[str, object], valid_base: bool

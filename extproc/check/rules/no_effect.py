@@ -1,0 +1,88 @@
+"""What a policy says in vain: the processor accepts it, and it cannot be what was meant."""
+
+from collections.abc import Iterator
+
+from extproc.check.bootstrap import Policy
+from extproc.check.findings import Finding, warning
+from extproc.config import Config
+
+
+def no_effect(policy: Policy) -> Iterator[Finding]:
+    """Warnings: the processor starts with all of this."""
+    config = policy.config
+    if config is None:
+        return
+    for key, reason, mend in (*_overload(config), *_times(config), *_unused(config)):
+        yield warning("no-effect", policy.spot.at(key), reason, mend)
+
+
+_Said = Iterator[tuple[str, str, str]]
+
+
+def _overload(config: Config) -> _Said:
+    admission = config.admission
+    if "shorter_tokens" in admission.model_fields_set and "shorter" not in admission.on_overload:
+        yield (
+            "admission.shorter_tokens",
+            "No answer is shortened: on_overload does not name `shorter`.",
+            "Add shorter to admission.on_overload, or leave shorter_tokens out.",
+        )
+    asked = "on_overload" in admission.model_fields_set and "cached" in admission.on_overload
+    if asked and config.cache.exact is None:
+        yield (
+            "admission.on_overload",
+            "`cached` gives nobody an answer: there is no cache.",
+            "Add cache: {exact: {}}, or leave cached out.",
+        )
+    exact = config.cache.exact
+    if exact and "stale" in exact.model_fields_set and "cached" not in admission.on_overload:
+        yield (
+            "cache.exact.stale",
+            "No expired answer is given: on_overload does not name `cached`.",
+            "Add cached to admission.on_overload, or leave stale out.",
+        )
+
+
+def _times(config: Config) -> _Said:
+    admission, response = config.admission, config.response
+    if admission.high_water == "auto" and admission.slo.ttft > admission.max_wait:
+        yield (
+            "admission.max_wait",
+            f"The marks let requests wait as long as slo.ttft allows ({admission.slo.ttft:g}s), "
+            f"and max_wait ends them after {admission.max_wait:g}s: who waits longer has waited in "
+            "vain.",
+            "Set max_wait above admission.slo.ttft.",
+        )
+    if admission.max_wait >= response.deadline:
+        yield (
+            "admission.max_wait",
+            f"A request may wait for {admission.max_wait:g}s, and its answer has to have ended "
+            f"{response.deadline:g}s after it came: what waits longest has no time left.",
+            "Set max_wait well below response.deadline.",
+        )
+    if "stall" in response.model_fields_set and response.stall >= config.longest_s:
+        yield (
+            "response.stall",
+            f"No answer lasts long enough to be silent for {response.stall:g}s: the longest may "
+            f"take {config.longest_s:g}s.",
+            "Set stall below response.deadline.",
+        )
+
+
+def _unused(config: Config) -> _Said:
+    pools = config.pools.values()
+    if "stall" in config.response.model_fields_set and not any(
+        pool.partial_by == "guard" for pool in pools
+    ):
+        yield (
+            "response.stall",
+            "Silence is noticed in guarded streams only, and no pool has partial_by: guard.",
+            "Set partial_by: guard for a pool, or leave stall out. (Envoy's idle_timeout of the "
+            "route admit_stream cuts the others.)",
+        )
+    if "batch_price" in config.costs.model_fields_set and not any(pool.price for pool in pools):
+        yield (
+            "costs.batch_price",
+            "Nothing has a cost: no pool has a price.",
+            "Add price: {input: 0.10, output: 0.40} to the pools (USD per million tokens).",
+        )

@@ -1,0 +1,58 @@
+"""What a policy says in vain is warned of, and nothing else is."""
+
+from typing import Any
+
+import pytest
+
+from extproc.check import check
+from tests.unit.test_check_kit import reference
+
+ON = {"exact": {"ttl": "1h"}}
+PRICE = {"input": 1, "output": 2}
+
+
+def found(**policy: Any) -> list[tuple[str, str, str]]:
+    pool = policy.pop("pool", {})
+    pools = {"small": {"model": "s", "slots": 1, **pool}}
+    findings = check({"forebay": {"pools": pools, **policy}})
+    return [(finding.severity, finding.rule, finding.place) for finding in findings]
+
+
+@pytest.mark.parametrize(
+    ("policy", "key"),
+    [
+        ({"admission": {"shorter_tokens": 9}}, "admission.shorter_tokens"),
+        ({"admission": {"on_overload": ["cached", "shed"]}}, "admission.on_overload"),
+        (
+            {"admission": {"on_overload": ["shed"]}, "cache": {"exact": {"stale": "1m"}}},
+            "cache.exact.stale",
+        ),
+        ({"admission": {"slo": {"ttft": "3s"}, "max_wait": "2s"}}, "admission.max_wait"),
+        ({"admission": {"max_wait": "9s"}, "response": {"deadline": "9s"}}, "admission.max_wait"),
+        ({"pool": {"partial_by": "guard"}, "response": {"stall": "3m"}}, "response.stall"),
+        ({"response": {"stall": "5s"}}, "response.stall"),
+        ({"costs": {"batch_price": 0.5}}, "costs.batch_price"),
+    ],
+)
+def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
+    assert found(**policy) == [("warning", "no-effect", f"forebay.{key}")]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"admission": {"on_overload": ["shorter", "shed"], "shorter_tokens": 9}},
+        {"admission": {"on_overload": ["cached", "shed"]}, "cache": ON},
+        {"cache": {"exact": {"stale": "1m"}}},
+        {"admission": {"slo": {"ttft": "3s"}, "max_wait": "2s", "high_water": 4}},
+        {"pool": {"partial_by": "guard"}, "response": {"stall": "5s"}},
+        {"pool": {"price": PRICE}, "costs": {"batch_price": 0.5}},
+    ],
+)
+def test_what_has_an_effect_is_not(policy: dict[str, Any]) -> None:
+    assert found(**policy) == []
+
+
+def test_nothing_in_the_reference_is_said_in_vain() -> None:
+    assert "no-effect" not in {finding.rule for finding in check(reference().data)}

@@ -1,0 +1,85 @@
+"""`forebay up` in front of real servers: what it takes from them, and when it refuses them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from extproc.up import Options, UpError
+from extproc.up.render import reference_config, render
+
+QWEN = {"id": "qwen", "max_model_len": 4000}
+LLAMA = {"id": "llama", "max_model_len": 8000}
+
+
+@contextmanager
+def server(listed: Any) -> Iterator[str]:
+    """The URL of a server that answers every GET with this list of models."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"object": "list", "data": listed}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_port}"
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def pools(folder: Path, *replicas_of_small: Any) -> dict[str, Any]:
+    """The policy's pools as `up` runs them, with such servers behind the small one."""
+    with ExitStack() as servers:
+        small = tuple(servers.enter_context(server(listed)) for listed in replicas_of_small)
+        large = servers.enter_context(server([{"id": "big"}]))
+        options = Options(
+            config=reference_config(),
+            port=0,
+            envoy_admin_port=0,
+            admin_port=0,
+            backends={"small": small, "large": (large,)},
+        )
+        made = render(options, folder, lambda line: None, lambda: None)
+    return made.document["node"]["metadata"]["forebay"]["pools"]
+
+
+def test_a_pool_has_its_servers_model_and_the_least_context_of_them(tmp_path: Path) -> None:
+    shorter = QWEN | {"max_model_len": 3000}
+    got = pools(tmp_path, [QWEN], [LLAMA, shorter])
+    assert (got["small"]["model"], got["small"]["context"]) == ("qwen", 3000)
+    assert got["large"]["model"] == "big"
+    assert "context" not in got["large"], "it does not say one"
+
+
+def test_replicas_with_different_models_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UpError) as refused:
+        pools(tmp_path, [QWEN], [QWEN], [LLAMA])
+    said = str(refused.value)
+    assert "the pool small: " in said
+    assert "serves 'qwen'" in said
+    assert "serves 'llama'" in said
+    assert "give each a pool of its own" in said
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [([], "names no model"), ([1], "not OpenAI's list"), (None, "not OpenAI's list")],
+)
+def test_a_server_that_names_no_model_is_refused(tmp_path: Path, listed: Any, said: str) -> None:
+    with pytest.raises(UpError, match=f"backend small: .*{said}"):
+        pools(tmp_path, [QWEN], listed)
