@@ -129,7 +129,8 @@ class Account(NamedTuple):
 def read(told: str) -> Account | None:
     """`told`: the LOG_LINES of one exchange. None when the processor admitted nothing here, or the
     Envoy config is of another version."""
-    lines = told.split("\n")
+    # What Envoy does not have it writes as "-" or not at all.
+    lines = [line or "-" for line in told.split("\n")]
     if len(lines) != len(LOG_LINES):
         return None
     # fmt: off

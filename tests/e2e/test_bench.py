@@ -28,6 +28,7 @@ def test_overhead_measures_every_contender() -> None:
     assert list(contenders) == [
         "envoy",
         "minimal",
+        "show",
         "immediate",
         "refuse",
         "forebay",

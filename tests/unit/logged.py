@@ -27,9 +27,9 @@ _COMMANDS = {
 
 
 def logged(values: dict[str, str]) -> str:
-    """Envoy writes "-" for what it does not have."""
+    """Where it has no value Envoy writes nothing for metadata, for all else "-"."""
     places = {name: _place(command) for name, command in _COMMANDS.items()}
-    lines = ["-"] * len(LOG_LINES)
+    lines = ["" if "METADATA" in line else "-" for line in LOG_LINES]
     for name, value in values.items():
         lines[places[name]] = value
     return "\n".join(lines)

@@ -108,10 +108,10 @@ def test_the_worst_text_of_the_largest_size_is_read_in_time() -> None:
     size = 2**20
     start = b"\nvllm:num_requests_running{"
     for text in (start + b"}" * size, start + b"} " * size, start * (size // len(start))):
-        began = time.perf_counter()
+        began = time.process_time()
         with pytest.raises(NoLoad):
             read_load(text[:size], 0.0)
-        assert time.perf_counter() - began < 0.1
+        assert time.process_time() - began < 0.1
 
 
 # --- servers ------------------------------------------------------------------------------------

@@ -332,7 +332,7 @@ def test_a_client_that_is_out_of_patience_has_failed() -> None:
 
 
 def test_where_nobody_listens_requests_have_failed() -> None:
-    outcome = asyncio.run(run_job(Job("http://127.0.0.1:1", "m", (Phase(40.0, 0.1),), 5.0, 1)))
+    outcome = asyncio.run(run_job(Job("http://127.0.0.1:1", "m", (Phase(40.0, 0.5),), 5.0, 1)))
     assert outcome.answers
     assert {one.outcome for one in outcome.answers} == {"failed"}
 
