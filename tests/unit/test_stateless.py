@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from extproc.cache.semantic.stateful_model import FEATURES, shipped
-from extproc.cache.semantic.stateful_rules import normalise, suspect
+from extproc.cache.semantic.stateful_rules import suspect
+from extproc.cache.semantic.stateful_text import normalise
 from extproc.cache.semantic.stateless import why_stateful
 from extproc.embedders.onnx import ModelFiles
 from extproc.embedders.onnx_worker import OnnxModel
