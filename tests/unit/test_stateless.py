@@ -103,6 +103,7 @@ def test_the_reason_is_in_words_and_quotes_nothing(text: str, why: str) -> None:
         "What was the weather in Oslo in January 1990?",
         "Summarise in one sentence: He said that it was too late for them to go there today.",
         "What is the plot of Back to the Future?",
+        "Tell me the capital city of France.",
     ],
 )
 def test_a_word_of_time_or_person_does_not_make_a_text_stateful(

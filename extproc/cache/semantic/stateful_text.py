@@ -73,5 +73,8 @@ def normalise(text: str) -> Text:
     for pattern, plain in _CONTRACTED:
         words = pattern.sub(plain, words)
     plain = _POLITE.sub("", words).strip()
-    words = plain if plain == words or GENERAL_OPENING.match(plain) else f"explain {plain}"
+    asks = re.search(r"\b(?:tell me|know)\b", words.removesuffix(plain))
+    if plain != words and (not GENERAL_OPENING.match(plain) or (asks and plain.startswith("the "))):
+        plain = f"explain {plain}"  # "Tell me the capital of Peru" states nothing
+    words = plain
     return Text(words, bool(_HOW_TO.match(words)), quotes, carries)
