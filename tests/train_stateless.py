@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extproc.cache.semantic.stateful_model import FEATURES, FILE, features
-from extproc.cache.semantic.stateful_rules import certain, normalise, suspect
+from extproc.cache.semantic.stateful_rules import certain, suspect
+from extproc.cache.semantic.stateful_text import normalise
 from extproc.embedders.onnx import ModelFiles
 from extproc.embedders.onnx_worker import OnnxModel
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from extproc.cache.semantic.stateful_model import FEATURES, shipped
-from extproc.cache.semantic.stateful_rules import normalise, suspect
+from extproc.cache.semantic.stateful_rules import suspect
+from extproc.cache.semantic.stateful_text import normalise
 from extproc.cache.semantic.stateless import why_stateful
 from extproc.embedders.onnx import ModelFiles
 from extproc.embedders.onnx_worker import OnnxModel
@@ -40,6 +41,20 @@ def test_texts_that_it_knows_are_told_apart(embedder: OnnxModel) -> None:
     right = sum(flag and stateful for flag, stateful in flagged)
     assert right / sum(stateful for _, stateful in flagged) > 0.97
     assert right / sum(flag for flag, _ in flagged) > 0.93
+
+
+def test_texts_that_neither_rules_nor_model_were_made_with_are_told_apart(
+    embedder: OnnxModel,
+) -> None:
+    """Written last and looked at once. Leave them out of any training, and write others before the
+    rules are changed for their sake."""
+    flagged = [
+        (why_stateful(text, embedder.embed(text), embedder.name) is not None, stateful)
+        for text, stateful in told("last")
+    ]
+    right = sum(flag and stateful for flag, stateful in flagged)
+    assert right / sum(stateful for _, stateful in flagged) >= 0.95
+    assert right / sum(flag for flag, _ in flagged) >= 0.9
 
 
 def test_without_its_embedder_doubt_refuses() -> None:
@@ -88,6 +103,7 @@ def test_the_reason_is_in_words_and_quotes_nothing(text: str, why: str) -> None:
         "What was the weather in Oslo in January 1990?",
         "Summarise in one sentence: He said that it was too late for them to go there today.",
         "What is the plot of Back to the Future?",
+        "Tell me the capital city of France.",
     ],
 )
 def test_a_word_of_time_or_person_does_not_make_a_text_stateful(

@@ -75,6 +75,12 @@ def large(fleet: Fleet) -> Server:
     return fleet.living("small", "large")[1]
 
 
+@pytest.fixture
+def embedder(fleet: Fleet) -> Server:
+    """all-MiniLM-L6-v2 behind /v1/embeddings, alive and idle."""
+    return fleet.living("embedder")[0]
+
+
 @pytest.fixture(scope="module")
 def make_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeGateway]:
     """See `gateways`."""

