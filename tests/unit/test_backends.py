@@ -98,9 +98,9 @@ def test_a_text_of_100_kb_is_read_in_well_under_a_millisecond() -> None:
     text = (other_lines(50_000) + gauges(3, 7) + other_lines(50_000)).encode()
     took_s = []
     for _ in range(20):
-        began = time.perf_counter()
+        began = time.thread_time()
         read_load(text, 0.0)
-        took_s.append(time.perf_counter() - began)
+        took_s.append(time.thread_time() - began)
     assert min(took_s) < 0.0005
 
 

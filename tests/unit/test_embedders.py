@@ -85,9 +85,12 @@ async def test_a_text_that_the_model_cannot_read_whole_is_refused() -> None:
     async with minilm() as embedder:
         assert await embedder.embed("word " * 254) is not None
         assert await why(embedder, "word " * 255) == "too_long"  # and two marks: 257 tokens
-        began = time.perf_counter()
-        assert await why(embedder, "word " * 200_000) == "too_long"
-        assert time.perf_counter() - began < 0.05  # it is not even tokenised
+        assert embedder.worker_pid
+        os.kill(embedder.worker_pid, signal.SIGSTOP)  # who would tokenise it
+        try:
+            assert await why(embedder, "word " * 200_000) == "too_long"
+        finally:
+            os.kill(embedder.worker_pid, signal.SIGCONT)
 
 
 async def test_a_word_that_means_something_to_the_tokenizer_is_only_text() -> None:
@@ -99,10 +102,9 @@ async def test_a_word_that_means_something_to_the_tokenizer_is_only_text() -> No
 
 async def test_nothing_waits_for_the_model_to_load() -> None:
     embedder = OnnxEmbedder(ModelFiles.minilm())
-    began = time.perf_counter()
     embedder.start()
     assert await why(embedder, TEXT) == "starting"
-    assert time.perf_counter() - began < 0.1
+    assert embedder.starts == 0  # not even for the worker to begin
     assert (embedder.model, embedder.dimensions) == ("", 0)
     await embedder.close()
     assert await why(embedder, TEXT) == "closed"
@@ -112,9 +114,8 @@ async def test_more_texts_than_may_wait_are_refused_at_once() -> None:
     async with minilm(most_waiting=3) as embedder:
         asked = [asyncio.create_task(embedder.embed("word " * 200)) for _ in range(3)]
         await asyncio.sleep(0)
-        began = time.perf_counter()
         assert await why(embedder, TEXT) == "busy"
-        assert time.perf_counter() - began < 0.01
+        assert not any(each.done() for each in asked)
         assert len(await asyncio.gather(*asked)) == 3
 
 
@@ -262,13 +263,16 @@ async def test_the_event_loop_stays_free_while_embedding_is_busy() -> None:
             for n in range(10_000):
                 await embedder.embed(f"How do I boil {n} eggs? " * (1 + n % 20))
 
-        async with asyncio.TaskGroup() as tasks:
-            askers = [tasks.create_task(ask()) for _ in range(4)]
-            # Others use these cores too: the least disturbed of three tells what embedding does.
-            lags_ms = [await _worst_lags_ms(1.0) for _ in range(3)]
-            for asker in askers:
-                asker.cancel()
-        assert min(lags_ms) < 20, lags_ms
+        # Others use these cores too: what embedding adds tells, in the least disturbed of three.
+        added_ms = list[float]()
+        for _ in range(3):
+            idle_ms = await _worst_lags_ms(0.7)
+            async with asyncio.TaskGroup() as tasks:
+                askers = [tasks.create_task(ask()) for _ in range(4)]
+                added_ms.append(await _worst_lags_ms(0.7) - idle_ms)
+                for asker in askers:
+                    asker.cancel()
+        assert min(added_ms) < 20, added_ms
 
 
 def test_nothing_of_forebay_needs_the_extra_packages_to_import() -> None:

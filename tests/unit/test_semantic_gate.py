@@ -248,11 +248,11 @@ def test_no_text_of_600_characters_is_slow():
 
 
 def _seconds(text: str) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     parsed = parse(text)
     if isinstance(parsed, Parsed):
         same_question(parsed, parsed._replace(text="another"))
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 def test_the_rest_of_forebay_needs_no_simplemma():

@@ -118,22 +118,23 @@ def test_what_is_hardly_a_text_is_refused(text: str) -> None:
 
 
 def test_it_takes_no_more_than_its_share_of_the_time(embedder: OnnxModel) -> None:
-    """Half a millisecond of the 1.5 that the cache has. The median: others use this machine too."""
+    """Half a millisecond of the 1.5 that the cache has. The median of CPU time: others use this
+    machine too."""
     texts = [text for name in SETS for text, _ in told(name)][:300]
     vectors = [embedder.embed(text) for text in texts]
     took_s = list[float]()
     for text, vector in zip(texts, vectors, strict=True):
-        began = time.perf_counter()
+        began = time.thread_time()
         why_stateful(text, vector, embedder.name)
-        took_s.append(time.perf_counter() - began)
+        took_s.append(time.thread_time() - began)
     assert np.median(took_s) < 0.0005
 
 
 def test_a_long_text_cannot_hold_up_the_loop() -> None:
     for text in ("a " * 2000, "what is the " * 350, "is it " * 700, "I " + "x" * 4000, ":" * 4000):
-        began = time.perf_counter()
+        began = time.thread_time()
         why_stateful(text)
-        assert time.perf_counter() - began < 0.05, text[:20]
+        assert time.thread_time() - began < 0.1, text[:20]  # measured: 1 to 20 ms
 
 
 def test_the_texts_are_where_the_training_looks() -> None:
