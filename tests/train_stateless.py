@@ -164,6 +164,7 @@ def main() -> None:
         content = {
             "embedder": embedder.name,
             "features": FEATURES,
+            "texts": SETS,
             "threshold": threshold,
             "bias": round(fitted.bias, 4),
             "weights": [round(float(weight), 4) for weight in fitted.weights],

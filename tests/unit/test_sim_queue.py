@@ -162,7 +162,7 @@ async def test_an_aborted_stream_ends_well_formed_with_exact_usage(
         response, seen = await _streaming(sim, path, asked, "R")
         started = await _abort(sim, engine_id)
         *chunks, last, usage, done = parse_sse(seen + await response.read())
-        assert time.monotonic() - started < 0.04
+        assert time.monotonic() - started < 1  # of 25 s
         assert await sim.gauges() == (0, 0)
         (received,) = await sim.requests()
         samples = await sim.metrics()
@@ -188,7 +188,7 @@ async def test_an_aborted_whole_answer_is_the_partial_json(
         await asyncio.sleep(0.06)
         started = await _abort(sim, engine_id)
         status, answer = await asking
-        assert time.monotonic() - started < 0.04
+        assert time.monotonic() - started < 1  # of 25 s
     assert status == 200
     (choice,) = answer["choices"]
     assert choice["finish_reason"] == "abort"

@@ -35,6 +35,9 @@ class StatefulModel(NamedTuple):
     weights: NDArray[np.float64]
     """(dimensions + len(FEATURES),)"""
     bias: float
+    texts: tuple[str, ...]
+    """Of which sets it was made: tests/unit/data/stateful-NAME.jsonl. Rules were written with these
+    in view, too."""
 
     def probability(self, embedding: NDArray[np.float32], text: Text, signs: list[Sign]) -> float:
         """`embedding`: (dimensions,), unit length. `signs`: what `suspect(text)` found."""
@@ -67,4 +70,5 @@ def shipped() -> StatefulModel:
         content["threshold"],
         np.array(content["weights"], dtype=np.float64),
         content["bias"],
+        tuple(content["texts"]),
     )
