@@ -65,6 +65,28 @@ def judge(bar: Bar, rounds: Mapping[str, Sequence[Measures]]) -> dict[str, Any]:
     }
 
 
+def verdict(
+    what: str,
+    value: float | None,
+    wanted: Literal["<", "<=", ">="],
+    bar: float,
+    *,
+    measured: bool = True,
+) -> dict[str, Any]:
+    """A bar and whether it holds. A value of None that was measured (there was no recovery, nothing
+    was accepted) does not hold."""
+    holds = value is not None and (
+        value >= bar if wanted == ">=" else value < bar if wanted == "<" else value <= bar
+    )
+    return {
+        "what": what,
+        "value": value,
+        "wanted": wanted,
+        "bar": bar,
+        "holds": holds if measured else None,
+    }
+
+
 def doubt(*, rounds: int, count: int, of: str) -> str | None:
     """Why no ratio of this run is to be trusted; None where it was long enough.
 

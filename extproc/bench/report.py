@@ -70,6 +70,23 @@ def machine() -> Result:
     }
 
 
+def bars_table(title: str, result: Result) -> Table:
+    """What is wanted (see bars.verdict), and in red why not to trust it."""
+    table = Table(
+        title=title, caption=result["doubt"], caption_justify="left", caption_style="bold red"
+    )
+    for name in ("", "measured", "bar", "holds"):
+        table.add_column(name, justify="right" if name == "measured" else "left")
+    for bar in result["bars"]:
+        table.add_row(
+            bar["what"],
+            "" if bar["value"] is None else f"{bar['value']:,.2f}",
+            f"{bar['wanted']} {bar['bar']:g}",
+            {True: "yes", False: "NO", None: "not measured"}[bar["holds"]],
+        )
+    return table
+
+
 def _cpu_model() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

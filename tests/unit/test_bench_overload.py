@@ -10,11 +10,12 @@ from typing import Any, Literal
 import pytest
 from typer.testing import CliRunner
 
+from extproc.bench.bars import verdict
 from extproc.bench.overload import flow
 from extproc.bench.overload.arrivals import Phase, arrivals
 from extproc.bench.overload.contenders import CONTENDERS
 from extproc.bench.overload.load import Answer, Job, judged, run_job
-from extproc.bench.overload.measures import Window, best, measure, recovery_s, service, verdict
+from extproc.bench.overload.measures import Window, best, measure, recovery_s, service
 from extproc.bench.overload.setup import Setup
 from extproc.bench.overload.views import figure, tables
 from extproc.cli import app

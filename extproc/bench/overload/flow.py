@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
+from extproc.bench.bars import verdict
 from extproc.bench.lab import BenchError, Lab, say
 from extproc.bench.overload.contenders import CONTENDERS
 from extproc.bench.overload.load import MOST_OPEN
-from extproc.bench.overload.measures import Measured, best, recovery_s, service, verdict
+from extproc.bench.overload.measures import Measured, best, recovery_s, service
 from extproc.bench.overload.setup import Setup
 from extproc.bench.overload.turns import PATIENCE_S, Turns
 from extproc.bench.report import Result, machine

@@ -8,7 +8,7 @@ counts.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
-from typing import Any, Literal
+from typing import Any
 
 from extproc.bench.bars import percentile
 from extproc.bench.overload.load import Answer
@@ -87,21 +87,6 @@ def service(answers: Iterable[Answer], window: Window) -> Measured:
 def best(points: Sequence[Measured]) -> Measured:
     """The point of a sweep that has the highest goodput."""
     return max(points, key=lambda point: point["goodput_per_s"])
-
-
-def verdict(
-    what: str, value: float | None, wanted: Literal["<=", ">="], bar: float, *, measured: bool
-) -> Measured:
-    """A bar and whether it holds. A value of None that was measured (there was no recovery, nothing
-    was accepted) does not hold."""
-    holds = value is not None and (value <= bar if wanted == "<=" else value >= bar)
-    return {
-        "what": what,
-        "value": value,
-        "wanted": wanted,
-        "bar": bar,
-        "holds": holds if measured else None,
-    }
 
 
 def _is_whole_in(answer: Answer, window: Window) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from extproc.bench.report import Result
+from extproc.bench.report import Result, bars_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def tables(result: Result) -> Iterable[Table]:
         lambda turn: "" if turn["shed_share"] is None else f"{turn['shed_share']:.0%}",
     )
     yield _test(result)
-    yield _bars(result)
+    yield bars_table("What is wanted of Forebay", result)
 
 
 def _by_load(
@@ -89,25 +89,6 @@ def _test(result: Result) -> Table:
             f"over {settings['light_seconds']:g} s"
             if recovery_s is None
             else f"{recovery_s:.1f} s",
-        )
-    return table
-
-
-def _bars(result: Result) -> Table:
-    table = Table(
-        title="What is wanted of Forebay",
-        caption=result["doubt"],
-        caption_justify="left",
-        caption_style="bold red",
-    )
-    for title in ("", "measured", "bar", "holds"):
-        table.add_column(title, justify="right" if title == "measured" else "left")
-    for bar in result["bars"]:
-        table.add_row(
-            bar["what"],
-            _number(bar["value"]),
-            f"{bar['wanted']} {bar['bar']:g}",
-            {True: "yes", False: "NO", None: "not measured"}[bar["holds"]],
         )
     return table
 
