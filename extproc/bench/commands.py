@@ -1,4 +1,4 @@
-"""The options of `forebay bench overhead`, `tokens` and `overload`. Measures nothing itself."""
+"""The options of all benchmarks of `forebay bench` but batching. Measures nothing itself."""
 
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -13,6 +13,7 @@ from extproc.bench.overload.contenders import CONTENDERS as PROTECTIONS
 from extproc.bench.report import Json, Plot, Result, show
 from extproc.up import Interrupted, UpError
 
+_DATA = Path("../shared/data")
 _LOADS = (0.5, 1.0, 1.5, 2.0, 5.0)
 
 
@@ -164,6 +165,47 @@ def overload(
             made, setup=setup, names=only or list(PROTECTIONS), loads=load or _LOADS
         )
     )
+    show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
+
+
+def cache(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"A folder with texts that people judged. Default: {_DATA}; a checkout's own in "
+            "tests/unit/data are taken beside. A file that is not there is left out, and the "
+            "result says so.",
+            envvar="FOREBAY_DATA",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    lines: Annotated[
+        int | None, typer.Option(min=1, help="Only so many lines of each file: a quick look.")
+    ] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """What the semantic cache decides on questions that ask the same or nearly so, beside a
+    threshold; which texts it never shares; and what the caches cost a request.
+
+    Example: forebay bench cache --data ../shared/data --plot cache.svg
+    """
+    import uvloop
+
+    try:
+        from extproc.bench.cache import flow, views
+    except ModuleNotFoundError as error:
+        typer.echo(f"forebay: {error.name} is missing: pip install 'forebay[semantic]'", err=True)
+        raise typer.Exit(1) from error
+    try:
+        result = uvloop.run(flow.run(data or _DATA, lines))
+    except BenchError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        typer.echo("forebay: stopped", err=True)
+        raise typer.Exit(130) from None
     show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
 
 

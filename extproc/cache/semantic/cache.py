@@ -41,7 +41,7 @@ Outcome: TypeAlias = Literal[
     "refused",
 ]
 
-_MOST_CANDIDATES = 5
+MOST_CANDIDATES = 5
 _MOST_CHECKS = 16  # at once
 
 
@@ -150,7 +150,7 @@ class SemanticCache:
         if not policy.may_read:
             return Looked("unfit", "the client wants a new answer", asked)
         candidates = await self.partitions.nearest(
-            partition, vector, self.similarity, _MOST_CANDIDATES
+            partition, vector, self.similarity, MOST_CANDIDATES
         )
         return await self._judge(asked, candidates, place, policy, judge_all)
 
