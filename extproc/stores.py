@@ -87,11 +87,15 @@ def _semantic(
     try:
         from extproc.cache.semantic.budget import FalseHitBudget
         from extproc.cache.semantic.cache import SemanticCache
+        from extproc.cache.semantic.gate import parse
+        from extproc.cache.semantic.stateless import why_stateful
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"forebay.cache.semantic: the package {error.name} is missing: "
             "pip install 'forebay[semantic]'"
         ) from error
+    for load in (parse, why_stateful):  # their words and numbers, 0.15 s: no request waits for it
+        load("Which words do you know?")
     embedder = _embedder(config.embedder)
     embedder.start()
     return SemanticCache(

@@ -114,7 +114,7 @@ class _Reader:
 
 
 def _pair(row: dict[str, Any]) -> Pair:
-    """Also of a file that only has wordings of the same: QQP's duplicates, as others judged them."""
+    """Also of a file that only has wordings of the same: QQP's duplicates."""
     if "origin" in row:
         return Pair("duplicate", row["origin"], row["similar"], True)
     return Pair(row["kind"], row["cached"], row["query"], row["same"])

@@ -1,5 +1,5 @@
-"""The order of `forebay bench cache`: read, embed, judge, time. All on this machine; no model answers
-and nothing is sent anywhere."""
+"""The order of `forebay bench cache`: read, embed, judge, time. All on this machine; no model
+answers, and nothing is sent anywhere."""
 
 import tempfile
 from pathlib import Path

@@ -1,9 +1,10 @@
 """What the caches cost a request: the semantic decision beyond its vector, the exact look-up.
 
-CPU time where nothing is waited for: other processes do not count. With Redis wall time, for waiting
-is most of it.
+CPU time where nothing is waited for: other processes do not count. With Redis wall time, for
+waiting is most of it.
 """
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,8 @@ async def decision(pairs: Sequence[Pair], known: Known) -> Told:
     questions = list(dict.fromkeys(pair.asked for pair in pairs))
     for text in questions[:50]:  # the first ones load words and code
         await rig.ask(text, _USER)
+    gc.collect()
+    gc.freeze()  # as the server does at its start
     decided = [await rig.ask(text, _USER) for text in questions]
     asked = [looked.asked for looked, _ in decided if looked.asked is not None]
     read = [(text, vector) for text in questions if (vector := known.vector(text)) is not None]
