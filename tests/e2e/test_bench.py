@@ -93,3 +93,26 @@ def test_overload_measures_every_kind_of_contender() -> None:
     assert envoy["ttft_p99_s"] > 2 * forebay["ttft_p99_s"]
     assert len(told["bars"]) == 3
     assert {type(bar["holds"]) for bar in told["bars"]} == {bool}
+
+
+def test_cache_judges_its_own_texts_and_times_the_caches() -> None:
+    told = bench("cache", "--lines", "40")
+    by_name = {file["file"]: file for file in told["pairs"]}
+    assert {"semantic-pairs.jsonl", "semantic-pairs-more.jsonl", "semantic-fresh.jsonl"} <= set(
+        by_name
+    )
+    for file in by_name.values():
+        assert file["near_misses"] + file["paraphrases"] >= 37
+        assert file["false_hits"] == 0
+    assert by_name["semantic-pairs.jsonl"]["threshold_false_hits"] > 10
+    assert by_name["semantic-pairs.jsonl"]["true_hit_share"] >= 0.75
+    assert any(not file["trained_on"] for file in told["stateful"])
+    decision = told["decision"]
+    assert 50 < decision["questions_stored"] <= 1000
+    assert 0.02 < decision["p50_us"] / 1000 < 20
+    assert told["embedding"]["p50_ms"] > 0.2
+    short, long = told["exact"]["memory"]
+    assert long["p50_us"] > short["p50_us"] > 0
+    assert (told["exact"]["redis"] is None) == ("exact cache in Redis" in told["skipped"])
+    assert "only 40 lines" in told["doubt"]
+    assert {bar["holds"] for bar in told["bars"]} <= {True, False, None}
