@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import (
@@ -19,6 +20,9 @@ from extproc.backends import Servers
 from extproc.cache import Caches, Stats
 from extproc.costs import Ledger
 from extproc.logs import dropped_lines
+
+if TYPE_CHECKING:  # it needs packages that most do without
+    from extproc.cache.semantic.cache import SemanticCache
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -342,8 +346,15 @@ class _Now(Collector):
             "Log lines dropped since the log's reader stalled.",
             value=dropped_lines(),
         )
-        if caches := self._cache():
+        caches = self._cache()
+        if caches is not None:
             yield from _cache_metrics(caches.exact.store.stats())
+            yield GaugeMetricFamily(
+                "forebay_flights_under_way",
+                "Requests to the models that identical ones may wait for.",
+                value=caches.under_way,
+            )
+        yield from _semantic_metrics(None if caches is None else caches.semantic)
 
 
 def _cache_metrics(stats: Stats) -> Iterator[Metric]:
@@ -368,3 +379,34 @@ def _cache_metrics(stats: Stats) -> Iterator[Metric]:
         for why, count in stats.failed.items():
             failed.add_metric([why], count)
         yield failed
+
+
+def _semantic_metrics(semantic: "SemanticCache | None") -> Iterator[Metric]:
+    """Named also where it is off, but without a number."""
+    checked = CounterMetricFamily(
+        "forebay_semantic_checked",
+        "Semantic hits that the model answered too, and that were compared.",
+        labels=[],
+    )
+    false = CounterMetricFamily(
+        "forebay_semantic_false",
+        "Of these, those with which the model did not agree.",
+        labels=[],
+    )
+    unchecked = CounterMetricFamily(
+        "forebay_semantic_unchecked",
+        "Semantic hits that were to be compared and could not: too many at once, or no whole "
+        "answer of the model.",
+        labels=[],
+    )
+    off = GaugeMetricFamily(
+        "forebay_semantic_tenants_off",
+        "Tenants whose semantic cache is off, since too many of its hits were false.",
+        labels=[],
+    )
+    if semantic is not None:
+        checked.add_metric([], semantic.budget.checked)
+        false.add_metric([], semantic.budget.disagreed)
+        unchecked.add_metric([], semantic.unchecked)
+        off.add_metric([], semantic.budget.scopes_off)
+    yield from (checked, false, unchecked, off)

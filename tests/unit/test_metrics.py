@@ -1,18 +1,23 @@
 """Our counters and histograms say on /metrics what the library's own would say."""
 
+from unittest.mock import Mock
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.backends import Servers
+from extproc.cache import Caches, ExactCache, Secret, Times
+from extproc.cache.memory import MemoryStore
 from extproc.costs import Ledger
 from extproc.metrics import Metrics
 
 
-def metrics() -> Metrics:
+def metrics(caches: Caches | None = None) -> Metrics:
     no_servers = Servers(0, 0, None, None, None)
-    return Metrics(dict, lambda _: True, lambda _: no_servers, lambda: None, Ledger(0))
+    return Metrics(dict, lambda _: True, lambda _: no_servers, lambda: caches, Ledger(0))
 
 
 def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -58,3 +63,41 @@ def test_a_histogram_is_the_librarys(values: list[float]) -> None:
         library.labels("small").observe(value)
     expected = samples(generate_latest(theirs).decode(), "forebay_queue_wait")
     assert shown(ours, "forebay_queue_wait") == expected
+
+
+def test_checked_hits_are_told_as_the_budget_and_the_cache_count_them() -> None:
+    pytest.importorskip("simplemma")
+    from extproc.cache.partitions import MemoryPartitions
+    from extproc.cache.semantic.budget import FalseHitBudget
+    from extproc.cache.semantic.cache import SemanticCache
+
+    secret, clock = Secret(b"x" * 16), lambda: 0.0
+    budget = FalseHitBudget(0.01)
+    semantic = SemanticCache(
+        secret,
+        Mock(),
+        MemoryPartitions(10, 10_000, clock),
+        budget,
+        similarity=0.6,
+        ttl_s=60,
+        clock=clock,
+    )
+    exact = ExactCache(MemoryStore(10_000, clock), secret, Times(60, 0))
+    ours = metrics(Caches(exact, semantic))
+    assert shown(ours, "forebay_semantic_tenants_off") == {("forebay_semantic_tenants_off", ()): 0}
+    while budget.state("acme", 0.0) == "on":
+        budget.told("acme", False, 0.0)
+    budget.told("nightly", True, 0.0)
+    semantic.unchecked = 3
+    told = {name: value for (name, _), value in shown(ours, "forebay_semantic").items()}
+    assert told == {
+        "forebay_semantic_checked_total": budget.checked,
+        "forebay_semantic_false_total": budget.checked - 1,
+        "forebay_semantic_unchecked_total": 3,
+        "forebay_semantic_tenants_off": 1,
+    }
+    assert shown(ours, "forebay_flights") == {("forebay_flights_under_way", ()): 0}
+
+
+def test_without_a_semantic_cache_nothing_is_told_of_it() -> None:
+    assert shown(metrics(), "forebay_semantic") == {}
