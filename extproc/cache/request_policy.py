@@ -26,8 +26,8 @@ def cache_policy(
     cache_control: str, temperature: float | None, wanted: Wanted = "deterministic"
 ) -> CachePolicy:
     """By RFC 9111: `no-store` neither reads nor stores, `no-cache` reads nothing, `max-age=N` reads
-    what is at most N seconds old, and nothing where N is no number. An answer that is drawn at random (any temperature but 0) is only
-    cached if the client asks for it with a max-age."""
+    what is at most N seconds old, and nothing where N is no number. An answer that is drawn at
+    random (any temperature but 0) is only cached if the client asks for it with a max-age."""
     by_itself = temperature == 0 and wanted == "deterministic"
     if not cache_control:
         return _ALWAYS if by_itself else _NEVER
