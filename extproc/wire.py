@@ -118,14 +118,27 @@ PASS_WHOLE: bytes = ProcessingResponse(response_body=BodyResponse()).SerializeTo
 """Let the whole answer pass."""
 
 
+# A header is bytes; one character for each keeps any two apart.
+_AS = "latin-1"
+
+
+def as_in_header(text: str) -> str:
+    """What `read` makes of a header that says this in UTF-8."""
+    return text.encode("utf-8", "surrogatepass").decode(_AS)
+
+
+def as_written(value: str) -> str:
+    """A header's value for a person."""
+    return value.encode(_AS, "replace").decode("utf-8", "replace")
+
+
 def read(data: bytes) -> Message:
     """One message of the ext_proc stream."""
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase == "request_headers" or phase == "response_headers":
         headers: HttpHeaders = getattr(message, phase)
-        # A header is bytes; one character for each keeps any two apart.
-        values = {h.key: h.raw_value.decode("latin-1") or h.value for h in headers.headers.headers}
+        values = {h.key: h.raw_value.decode(_AS) or h.value for h in headers.headers.headers}
         made = RequestHeaders if phase == "request_headers" else AnswerHeaders
         return made(values, headers.end_of_stream)
     if phase == "request_body":

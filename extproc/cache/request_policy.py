@@ -1,14 +1,11 @@
 """What a request allows the cache: its Cache-Control header, its temperature, and what its tenant
 wants stored. Pure."""
 
-import re
 from typing import Literal, NamedTuple, TypeAlias
 
 Wanted: TypeAlias = Literal["deterministic", "asked"]
 """deterministic: answers to requests with temperature 0, and what is asked for by max-age; asked:
 only the latter."""
-
-_MAX_AGE = re.compile(r"max-age=([0-9]{1,9})")
 
 
 class CachePolicy(NamedTuple):
@@ -29,17 +26,25 @@ def cache_policy(
     cache_control: str, temperature: float | None, wanted: Wanted = "deterministic"
 ) -> CachePolicy:
     """By RFC 9111: `no-store` neither reads nor stores, `no-cache` reads nothing, `max-age=N` reads
-    what is at most N seconds old. An answer that is drawn at random (any temperature but 0) is only
-    cached if the client asks for it with a max-age."""
+    what is at most N seconds old, and nothing where N is no number. An answer that is drawn at
+    random (any temperature but 0) is only cached if the client asks for it with a max-age."""
     by_itself = temperature == 0 and wanted == "deterministic"
     if not cache_control:
         return _ALWAYS if by_itself else _NEVER
     directives = directives_of(cache_control)
-    ages = [float(match[1]) for d in directives if (match := _MAX_AGE.fullmatch(d))]
-    max_age_s = min(ages) if ages else None
+    ages = directives.get("max-age", [])
+    said = [float(age) for age in ages if age.isascii() and age.isdigit()]
+    max_age_s = min(said) if said else None
     may_store = (max_age_s is not None or by_itself) and "no-store" not in directives
-    return CachePolicy(may_store and "no-cache" not in directives, may_store, max_age_s)
+    may_read = may_store and "no-cache" not in directives and len(said) == len(ages)
+    return CachePolicy(may_read, may_store, max_age_s)
 
 
-def directives_of(cache_control: str) -> set[str]:
-    return {part.strip() for part in cache_control.lower().split(",")}
+def directives_of(cache_control: str) -> dict[str, list[str]]:
+    """By name, in small letters, what each one says behind its "="; a client that writes ";" where
+    a "," belongs means the same."""
+    found: dict[str, list[str]] = {}
+    for part in cache_control.lower().replace(";", ",").split(","):
+        name, _, value = part.partition("=")
+        found.setdefault(name.strip(), []).append(value.strip().strip('"'))
+    return found

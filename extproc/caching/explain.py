@@ -5,7 +5,7 @@ same functions, and there it only looks. Must never store, count, lead a flight 
 import json
 from typing import TYPE_CHECKING, NoReturn
 
-from extproc import openai
+from extproc import openai, wire
 from extproc.cache import Query, Scope
 from extproc.cache.exact import Look
 from extproc.cache.key import has_long_number
@@ -150,8 +150,8 @@ class _Way:
             request,
             self._body,
             tenant=tenant,
-            tenant_id=why.tenant or "",
-            user_id=why.user or "",
+            tenant_id=wire.as_in_header(why.tenant or ""),
+            user_id=wire.as_in_header(why.user or ""),
             pool=route.wanted,
             cache_control=why.cache_control,
         )
@@ -270,5 +270,5 @@ def _words(scope: Scope) -> str:
     if scope.kind == "public":
         return "all tenants whose scope is public"
     if scope.kind == "tenant":
-        return f"tenant {scope.tenant}"
-    return f"user {scope.user} of tenant {scope.tenant}"
+        return f"tenant {wire.as_written(scope.tenant)}"
+    return f"user {wire.as_written(scope.user)} of tenant {wire.as_written(scope.tenant)}"

@@ -3,6 +3,7 @@
 Public scope is nobody's alone: what is in it is never purged for a tenant.
 """
 
+from extproc import wire
 from extproc.cache import Caches
 from extproc.caching.report import Done, Purge, Trust
 from extproc.gateway import Gateway, Policy
@@ -18,7 +19,10 @@ async def purge(gateway: Gateway, order: Purge) -> Done:
     policy, tenant, user = gateway.policy, order.tenant, order.user
     caches = _caches(policy)
     before = caches.exact.store.stats()
-    await caches.exact.purge(tenant, user)
+    # As their ids come with requests: else all but ASCII would name somebody else.
+    await caches.exact.purge(
+        wire.as_in_header(tenant), user if user is None else wire.as_in_header(user)
+    )
     after = caches.exact.store.stats()
     whose = f"of tenant {tenant}, its users' included," if user is None else f"of user {user}"
     entries = None
@@ -55,9 +59,10 @@ def trust(gateway: Gateway, order: Trust) -> Done:
     semantic = _caches(gateway.policy).semantic
     if semantic is None:
         raise NotOn("The semantic cache is off: see forebay.cache.semantic.")
-    if order.tenant not in semantic.budget.off():
+    tenant = wire.as_in_header(order.tenant)
+    if tenant not in semantic.budget.off():
         return Done([f"Questions of tenant {order.tenant} are compared already."])
-    semantic.budget.reset(order.tenant)
+    semantic.budget.reset(tenant)
     return Done(
         [
             f"Questions of tenant {order.tenant} are compared again, by this processor.",

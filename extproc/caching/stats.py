@@ -3,6 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from extproc import wire
 from extproc.caching.report import Budget, Embedder, Report, Requests, Semantic, Store
 from extproc.gateway import Gateway
 
@@ -51,7 +52,10 @@ async def _semantic(gateway: Gateway, semantic: "SemanticCache") -> Semantic:
             rate=budget.disagreed / budget.checked if budget.checked else None,
             allowed=budget.budget,
             unchecked=semantic.unchecked,
-            off={str(tenant): _told(*budget.counts(tenant)) for tenant in budget.off()},
+            off={
+                wire.as_written(str(tenant)): _told(*budget.counts(tenant))
+                for tenant in budget.off()
+            },
         ),
     )
 

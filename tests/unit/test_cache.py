@@ -310,6 +310,12 @@ def test_a_stream_has_ended_with_its_done_wherever_it_is_cut() -> None:
         ("NO-CACHE", 0, False, True),
         ("no-cache,max-age=5", None, False, True),
         ("max-age=abc", None, False, False),
+        ("max-age=-1", 0, False, True),
+        ('max-age="5", max-age', 0, False, True),
+        ('max-age="5"', 1, True, True),
+        ("max-age = 5", 1, True, True),
+        ("no-store;", 0, False, False),
+        ('no-cache="x"', 0, False, True),
         ("private, foo=bar", 0, True, True),
     ],
 )

@@ -17,7 +17,13 @@ import orjson
 import pytest
 from typer.testing import CliRunner, Result
 
-from extproc import admin, stores
+from extproc import admin, stores, wire
+from extproc._generated.forebay_ext_proc_pb2 import (
+    HeaderMap,
+    HeaderValue,
+    HttpHeaders,
+    ProcessingRequest,
+)
 from extproc.cache import StoreUnavailable
 from extproc.cache.exact import Hit
 from extproc.cache.semantic.budget import FalseHitBudget
@@ -504,6 +510,26 @@ def test_a_users_purge_leaves_the_other_users() -> None:
         assert "share stays: purge without a user" in " ".join(done.stdout.split())
         assert why(running, body("kept"), *args, "u")["result"] == "miss"
         assert why(running, body("kept"), *args, "v")["result"] == "hit"
+
+
+def test_an_id_that_is_not_ascii_is_the_one_that_came_in_a_header() -> None:
+    """Headers are UTF-8, read as one character a byte: "é" in one is not "é" in the other."""
+    header = HttpHeaders(
+        headers=HeaderMap(headers=[HeaderValue(key="x-user-id", raw_value="José".encode())])
+    )
+    read = wire.read(ProcessingRequest(request_headers=header).SerializeToString())
+    assert isinstance(read, wire.RequestHeaders)
+    with running_admin(config()) as running:
+        running.store(body("kept"), tenant="single", user=read.values["x-user-id"])
+        running.store(body("kept"), tenant="single", user="José")  # whose header is Latin-1
+        args = ("--tenant", "single", "--user", "José")
+        told = why(running, body("kept"), *args)
+        assert (told["result"], told["steps"]["scope"]) == ("hit", "user José of tenant single")
+        done = run("purge", *args, "--from", running.url)
+        assert done.stdout.startswith("1 stored answers of user José are gone")
+        assert why(running, body("kept"), *args)["result"] == "miss"
+        assert running.gateway.policy.caches
+        assert running.gateway.policy.caches.exact.store.stats().entries == 1
 
 
 def test_a_purge_that_the_store_did_not_take_fails() -> None:

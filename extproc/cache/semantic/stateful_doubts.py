@@ -19,7 +19,7 @@ SUSPECT = (
     Sign(
         "short",
         "it is too short to stand alone",
-        re.compile(r"^\W*(?:\w+\W*){0,2}$"),
+        re.compile(r"^\W*+(?:\w++\W*+){0,2}+$"),
         in_how_to=True,
     ),
     Sign(

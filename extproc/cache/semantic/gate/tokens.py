@@ -31,7 +31,7 @@ DOTTED = re.compile(r"(?:[A-Za-z]\.){1,4}[A-Za-z]")
 ABBREVIATED = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]|mrs?|ms|dr|st|vs|e\.g|i\.e|prof", re.I)
 NUMBER = re.compile(r"([$£€₹¥]?)v?(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)*)([a-zA-Z°%€£/]{0,5})")
 ISO_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)")
-EDGES = re.compile(r"([(\[]*)(.*?)([)\]]*)([.,!?;:…]*)([)\]]*)", re.S)
+OPENING, CLOSING, MARKS = "([", ")]", ".,!?;:…"
 CURRENCY = {"$": "usd", "£": "gbp", "€": "eur", "₹": "inr", "¥": "jpy"}
 ROMAN = {
     "II": "2",
@@ -44,7 +44,8 @@ ROMAN = {
     "XI": "11",
 }
 ORDINAL_ENDS = {"st", "nd", "rd", "th"}
-MEGABITS = {"Mb", "Gb", "Kb", "Tb"}  # bits where MB is bytes
+# Behind a number other than the unit in small letters: bits where MB is bytes, a million, 5G.
+OTHER_UNITS = {"Mb", "Gb", "Kb", "Tb", "M", "G", "S", "H"}
 
 CONTRACTED = {"re": "are", "ve": "have", "ll": "will", "d": "would", "m": "am"}
 IS_BEHIND = word_set("what who where how that it there when why here he she which")
@@ -57,9 +58,26 @@ IRREGULAR_NOT = {
 
 
 def tokenise(text: str) -> Tokens:
-    text = unicodedata.normalize("NFKC", text).translate(QUOTES).strip()
+    text = _usual_signs(text).translate(QUOTES).strip()
     text, payloads = take_payloads(text)
     return _Reader(text, payloads).read()
+
+
+def _usual_signs(text: str) -> str:
+    """Wide letters and ligatures as they are usually written, but none that is small, raised or
+    circled: 10² is not 102."""
+    if text.isascii():
+        return text
+    usual = ("<wide>", "<narrow>", "<noBreak>", "<compat>")
+    return unicodedata.normalize(
+        "NFC",
+        "".join(
+            unicodedata.normalize("NFKC", sign)
+            if unicodedata.decomposition(sign).startswith(usual)
+            else sign
+            for sign in text
+        ),
+    )
 
 
 class _Reader:
@@ -74,7 +92,7 @@ class _Reader:
     def read(self) -> Tokens:
         last = len(self.chunks) - 1
         for position, chunk in enumerate(self.chunks):
-            opening, core, closing, marks, closing2 = EDGES.fullmatch(chunk).groups()  # type: ignore[union-attr]
+            opening, core, closing, marks, closing2 = _edges(chunk)
             if not core:
                 self._bare_marks(chunk, position == last)
                 continue
@@ -112,7 +130,9 @@ class _Reader:
             self._word(core.replace(".", "").upper(), starts)
         elif core in ROMAN and not starts:
             self.words.append("#" + ROMAN[core])
-        elif WORD.fullmatch(core) and not CAMEL.match(core):
+        elif core in OTHER_UNITS and self.words and self.words[-1].startswith("#"):
+            self._literal(core)
+        elif WORD.fullmatch(core) and _all_letters(core) and not CAMEL.match(core):
             self._word(core, starts)
         else:
             self._number_or_literal(core)
@@ -138,7 +158,7 @@ class _Reader:
             self.words.append(f"#d{int(date[1])}-{int(date[2])}-{int(date[3])}")
         elif core.lower() in UNITS_AFTER_NUMBER:
             self.words.append(UNITS_AFTER_NUMBER[core.lower()])
-        elif match is None or match[3] in MEGABITS:
+        elif match is None or match[3] in OTHER_UNITS:
             self._literal(core)
         else:
             currency, digits, end = match.groups()
@@ -156,6 +176,24 @@ class _Reader:
                 self.words.extend([end.lower() + "-time"] if end and not after else [])
 
 
+def _all_letters(word: str) -> bool:
+    """A pattern takes x² for one."""
+    return word.isascii() or word.replace("-", "").replace("'", "").isalpha()
+
+
+def _edges(chunk: str) -> tuple[str, str, str, str, str]:
+    """What opens, the core, what closes, marks, and what closes behind them. By strips, since a
+    pattern that says it goes back and forth over brackets for half a second."""
+    rest = chunk.lstrip(OPENING)
+    before = rest.rstrip(CLOSING)
+    inner = before.rstrip(MARKS)
+    opening, last = chunk[: len(chunk) - len(rest)], rest[len(before) :]
+    if inner == before:
+        return opening, inner, last, "", ""
+    core = inner.rstrip(CLOSING)
+    return opening, core, inner[len(core) :], before[len(inner) :], last
+
+
 def _contraction(word: str) -> list[str]:
     if word in IRREGULAR_NOT:
         return IRREGULAR_NOT[word].split()
@@ -168,6 +206,8 @@ def _contraction(word: str) -> list[str]:
         return [head, "is" if head in IS_BEHIND else "'s"]
     if mark and end in CONTRACTED:
         return [head, CONTRACTED[end]]
+    if word.startswith("re-"):  # to re-sign is not to resign
+        return [word]
     if "-" in word:
         parts = word.split("-")
         return ["without", parts[0]] if len(parts) == 2 and parts[1] == "free" else parts
