@@ -1,17 +1,28 @@
 """The check as a whole: over a parsed document, and over a file."""
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
+
 from extproc.check import binary
-from extproc.check.findings import Finding, error
+from extproc.check.findings import Finding, error, warning
 from extproc.check.parse import read, read_policy
 from extproc.check.reading import is_tree
 from extproc.check.rules import RULES
 from extproc.check.rules.no_effect import no_effect
 from extproc.check.rules.policy import policy_errors
-from extproc.config import ConfigError, Lines, from_document, read_text, read_yaml
+from extproc.config import (
+    Config,
+    ConfigError,
+    Lines,
+    credentials,
+    from_document,
+    read_text,
+    read_yaml,
+)
 from extproc.config.tree import dig, mapping
 from extproc.up import UpError, find_envoy
 
@@ -60,9 +71,8 @@ def check_file(path: Path) -> Report:
     try:
         document, lines = read_yaml(path), Lines(read_text(path))
     except ConfigError as refused:
-        mend = "Give a YAML file: an Envoy bootstrap, or one with a top-level forebay block."
-        return Report([error("unreadable-file", path, str(refused), mend)], [])
-    findings, notes = check(document), list[str]()
+        return Report([_unreadable(path, refused)], [])
+    findings, notes = [*check(document), *_said_twice(lines)], list[str]()
     if not _is_bootstrap(document):
         notes.append("the file holds no bootstrap: only the policy was checked")
     else:
@@ -72,7 +82,47 @@ def check_file(path: Path) -> Report:
         except (UpError, OSError) as absent:
             notes.append(f"not validated by Envoy itself: {absent}")
     # A place is a path and, in brackets, a name.
-    return Report([replace(f, line=lines.of(f.place.partition(" (")[0])) for f in findings], notes)
+    placed = [
+        f if f.line else replace(f, line=lines.of(f.place.partition(" (")[0])) for f in findings
+    ]
+    config = read_policy(document).config
+    return Report(placed, notes + (_missing_here(config) if config else []))
+
+
+def _unreadable(path: Path, refused: ConfigError) -> Finding:
+    mend = "Give a YAML file: an Envoy bootstrap, or one with a top-level forebay block."
+    cause = refused.__cause__
+    if not isinstance(cause, yaml.MarkedYAMLError) or cause.problem_mark is None:
+        return error("unreadable-file", path, str(refused).removeprefix(f"{path}: "), mend)
+    reason, mark = f"not YAML: {cause.problem}", cause.problem_mark
+    if cause.context and cause.context_mark:
+        begins = f"line {cause.context_mark.line + 1}, column {cause.context_mark.column + 1}"
+        reason += f", {cause.context} that begins in {begins}"
+    mend = "Mend it there, or a little above."
+    return replace(error("unreadable-file", path, f"{reason}.", mend), line=mark.line + 1)
+
+
+def _said_twice(lines: Lines) -> Iterator[Finding]:
+    for path, first, last in lines.said_twice():
+        finding = warning(
+            "duplicate-key",
+            path,
+            f"It stands in line {first} too, and only the last one counts: what the other says is "
+            "lost.",
+            "Write what both say under one of them.",
+        )
+        yield replace(finding, line=last)
+
+
+def _missing_here(config: Config) -> list[str]:
+    """Of what the policy names: it may be there where the processor runs."""
+    try:
+        credentials(config.cache)
+    except ConfigError as missing:
+        return [
+            f"on this machine, and in this environment, the processor would not start: {missing}"
+        ]
+    return []
 
 
 def _is_bootstrap(document: object) -> bool:

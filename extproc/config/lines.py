@@ -37,6 +37,28 @@ class Lines:
             node, line, rest = found
         return line
 
+    def said_twice(self) -> Iterator[tuple[str, int, int]]:
+        """Keys that a block has more than once: the path, and the lines of the last two."""
+        waiting, seen = deque([("", self._root)]), set[int]()
+        while waiting:
+            path, node = waiting.popleft()
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, yaml.SequenceNode):
+                waiting += [(f"{path}[{n}]", item) for n, item in enumerate(node.value)]
+            if not isinstance(node, yaml.MappingNode):
+                continue
+            at, twice = dict[str, int](), dict[str, tuple[int, int]]()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                    line, here = key.start_mark.line + 1, f"{path}.{key.value}".removeprefix(".")
+                    if key.value in at:
+                        twice[here] = (at[key.value], line)
+                    at[key.value] = line
+                    waiting.append((here, value))
+            yield from ((here, *both) for here, both in twice.items())
+
 
 def _step(node: yaml.Node, rest: str) -> tuple[yaml.Node, int, str] | None:
     """What the path's next part leads to, its line, and the rest of the path."""

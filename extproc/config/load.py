@@ -1,5 +1,6 @@
 """Reads a bootstrap, or a policy alone, and refuses it whole or gives it whole."""
 
+import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -71,16 +72,13 @@ def from_document(document: object) -> Loaded:
     if not policy:
         policy = mapping(top.get("forebay"))
     if not policy:
-        raise ConfigError(
-            "forebay: missing. Put the policy under node.metadata.forebay of the Envoy bootstrap, "
-            "or under a top-level `forebay` key in a file of its own."
-        )
+        raise ConfigError(_why_no_policy(top))
     if bootstrap:
         policy = around.with_cluster_endpoints(policy, bootstrap)
     try:
         config = Config.model_validate(policy)
     except ValidationError as error:
-        raise ConfigError("\n".join(mistakes(error))) from error
+        raise ConfigError("\n".join(mistakes(error, policy))) from error
     problems = list(_unknown_pools(config))
     listen = None
     if bootstrap:
@@ -92,6 +90,20 @@ def from_document(document: object) -> Loaded:
     if problems:
         raise ConfigError("\n".join(problems))
     return Loaded(config=config, listen=listen)
+
+
+def _why_no_policy(top: Mapping[str, Any]) -> str:
+    metadata = mapping(dig(top, "node", "metadata"))
+    for place, block in (("node.metadata.", metadata), ("", top)):
+        if "forebay" in block:
+            return "forebay: no keys stand in it; it needs pools at least"
+        if near := difflib.get_close_matches("forebay", map(str, block), n=1):
+            return f"forebay: missing; did you mean it by {place}{near[0]}?"
+    return (
+        "forebay: missing. Put the policy under node.metadata.forebay of the Envoy bootstrap "
+        "(`forebay attach FILE` adds it and all that it needs), or under a top-level `forebay` key "
+        "in a file of its own."
+    )
 
 
 def _unknown_pools(config: Config) -> Iterator[str]:

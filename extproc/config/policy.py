@@ -513,9 +513,10 @@ class Config(_Block):
         block = mapping(given)
         pools = list(mapping(block.get("pools")))
         routing = block.get("routing", {})
-        if not pools or not isinstance(routing, Mapping):
+        if not isinstance(routing, Mapping):
             return given
-        small = "small" if "small" in pools else pools[0]
-        large = "large" if "large" in pools else pools[-1]
+        # Without pools, which is told of itself, any names will do.
+        small = "small" if "small" in pools or not pools else pools[0]
+        large = "large" if "large" in pools or not pools else pools[-1]
         chosen = {"small": small, "large": large, **mapping(cast(object, routing))}
         return {**block, "routing": chosen}

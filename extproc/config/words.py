@@ -1,7 +1,8 @@
 """Mistakes in the policy in words for whoever writes the file, each with the path of its key."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,22 +12,43 @@ from extproc.config.policy import (
     CacheConfig,
     Config,
     CostsConfig,
+    EmbedderConfig,
     ExactCacheConfig,
+    ExpiryConfig,
     PoolConfig,
     PriceConfig,
     RedisConfig,
     ResponseConfig,
     RoutingConfig,
+    SemanticCacheConfig,
+    SloConfig,
     StoreConfig,
     TenantCacheConfig,
     TenantConfig,
 )
 
 
-def mistakes(error: ValidationError) -> Iterator[str]:
-    for detail in error.errors():
+def mistakes(error: ValidationError, given: object) -> Iterator[str]:
+    """`given`: what was validated, as it stands in the file."""
+    details = error.errors()
+    # What we filled in ourselves is wrong only because of something that stands there.
+    written = [one for one in details if one["type"] == "missing" or _stands(given, one["loc"])]
+    for detail in written or details:
         where = ".".join(["forebay", *(str(part) for part in detail["loc"] if part != "[key]")])
         yield f"{where}: {_in_plain_words(detail)}"
+
+
+def _stands(given: object, loc: Sequence[int | str]) -> bool:
+    for part in loc:
+        if isinstance(given, Mapping):
+            block = cast("Mapping[object, object]", given)
+            if part != "[key]" and part not in block:
+                return False
+            given = block.get(part)
+        elif isinstance(given, list) and isinstance(part, int):
+            entries = cast("list[object]", given)
+            given = entries[part] if part < len(entries) else None
+    return True
 
 
 # Pydantic's words for a programmer, in words for whoever writes the file.
@@ -77,22 +99,34 @@ def _instead(given: object, kind: str) -> str:
 
 
 def _did_you_mean(loc: tuple[int | str, ...]) -> str:
-    """The key of this block that looks most like the unknown one."""
+    """The key of this block that looks most like the unknown one, or else all its keys."""
+    keys = [field.alias or name for name, field in _block(loc).model_fields.items()]
+    near = difflib.get_close_matches(str(loc[-1]).lower(), keys, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(keys)}"
+
+
+def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
+    """In which an unknown key stands."""
     blocks: dict[str, type[BaseModel]] = {
         "pools": PoolConfig,
         "tenants": TenantConfig,
         "admission": AdmissionConfig,
+        "slo": SloConfig,
         "routing": RoutingConfig,
         "response": ResponseConfig,
+        "paths": ExpiryConfig,
         "cache": CacheConfig,
         "exact": ExactCacheConfig,
+        "semantic": SemanticCacheConfig,
+        "embedder": EmbedderConfig,
         "store": StoreConfig,
         "redis": RedisConfig,
         "costs": CostsConfig,
         "price": PriceConfig,
     }
-    block = next((blocks[str(part)] for part in reversed(loc[:-1]) if part in blocks), Config)
-    if block is CacheConfig and loc[0] == "tenants":
-        block = TenantCacheConfig
-    near = difflib.get_close_matches(str(loc[-1]), block.model_fields, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    # A pool or a tenant may be called as a block is.
+    above = loc[:1] + loc[2:-1] if loc[0] in ("pools", "tenants") else loc[:-1]
+    found = [blocks[part] for part in map(str, above[: len(loc) - 1]) if part in blocks]
+    if found == [TenantConfig, CacheConfig]:
+        return TenantCacheConfig
+    return found[-1] if found else Config

@@ -70,6 +70,49 @@ def test_a_refusal_without_a_place_names_the_file(tmp_path: Path) -> None:
     assert (finding.rule, finding.place) == ("envoy-refuses", str(path))
 
 
+def alone(folder: Path, policy: str) -> Path:
+    path = folder / "policy.yaml"
+    path.write_text("forebay:\n  pools: {small: {model: s, slots: 1}}\n" + policy)
+    return path
+
+
+def test_text_that_is_no_yaml_has_a_line_and_a_reason(tmp_path: Path) -> None:
+    path = alone(tmp_path, "  admission: {max_wait: 10s\n")
+    (finding,) = check_file(path).findings
+    assert (finding.rule, finding.place, finding.line) == ("unreadable-file", str(path), 4)
+    assert finding.reason == (
+        "not YAML: expected ',' or '}', but got '<stream end>', while parsing a flow mapping that "
+        "begins in line 3, column 14."
+    )
+
+
+def test_a_key_that_a_block_has_twice_is_warned_of_with_both_lines(tmp_path: Path) -> None:
+    path = alone(tmp_path, "  drain: 1s\n  routing: {small: small}\n  drain: 2s\n")
+    (finding,) = check_file(path).findings
+    assert (finding.severity, finding.rule) == ("warning", "duplicate-key")
+    assert (finding.place, finding.line) == ("forebay.drain", 5)
+    assert "in line 3 too" in finding.reason
+
+
+def test_equal_keys_of_different_blocks_and_merged_ones_are_not_twice(tmp_path: Path) -> None:
+    merged = "  tenants: {a: &a {weight: 2}, b: {<<: *a, weight: 3}, c: *a}\n"
+    assert check_file(alone(tmp_path, merged)).findings == []
+
+
+def test_a_secret_that_is_not_here_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FOREBAY_CACHE_SECRET", raising=False)
+    shared = "  cache: {exact: {}, store: {redis: {url: 'redis://h:1'}}%s}\n"
+    report = check_file(alone(tmp_path, shared % ""))
+    assert (report.findings, report.ok) == ([], True)
+    assert "would not start: forebay.cache.secret_file: missing" in report.notes[-1]
+    report = check_file(alone(tmp_path, shared % ", secret_file: /nowhere/secret"))
+    assert "/nowhere/secret cannot be read" in report.notes[-1]
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "x" * 16)
+    assert "would not start" not in str(check_file(alone(tmp_path, shared % "")).notes)
+
+
 def test_without_a_binary_there_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> str:
         raise UpError("there is no envoy; install it")

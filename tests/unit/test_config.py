@@ -91,6 +91,23 @@ def redis(exact: Any = None, secret_file: str | None = None, **keys: Any) -> dic
         ({"costs": {"batch_price": 1.5}}, "forebay.costs.batch_price: must be at most 1"),
         ({"features": ["a b"]}, "forebay.features.0: use letters, digits"),
         ({"pool": {}}, "forebay.pool: unknown key; did you mean pools?"),
+        ({"Admission": {}}, "forebay.Admission: unknown key; did you mean admission?"),
+        (
+            {"admission": {"slo": {"p99": "1s"}}},
+            "forebay.admission.slo.p99: unknown key; there are ttft, tpot, percentile",
+        ),
+        (
+            {"cache": {"exact": {}, "semantic": {"treshold": 1}}},
+            "forebay.cache.semantic.treshold: unknown key; there are scope, ttl, similarity, ",
+        ),
+        (
+            {"tenants": {"cache": {"klass": "batch"}}},
+            "forebay.tenants.cache.klass: unknown key; did you mean class?",
+        ),
+        (
+            {"response": {"paths": {"/v1/completions": {"grace": "1s"}}}},
+            "forebay.response.paths./v1/completions.grace: unknown key; there are deadline, on_",
+        ),
         ({"pools": {}}, "forebay.pools: must not be empty"),
         ({"pools": "small"}, "forebay.pools: must be a block of keys"),
         (
@@ -202,6 +219,43 @@ def test_a_missing_file_and_one_that_is_not_yaml_are_named(tmp_path: Path) -> No
     (tmp_path / "bad.yaml").write_text("a: [")
     with pytest.raises(ConfigError, match=r"bad\.yaml: not YAML"):
         load(tmp_path / "bad.yaml")
+
+
+@pytest.mark.parametrize(
+    ("policy", "line"),
+    [
+        ({"pools": None}, "forebay.pools: must be a block of keys; nothing stands there"),
+        (
+            {"pools": {"sm all": {"model": "s", "slots": 1}}},
+            "forebay.pools.sm all: use letters, digits and . _ : / | @ + - only, 200 at most",
+        ),
+        (
+            _priced(input="$1", output=1),
+            "forebay.pools.small.price.input: must be a number, not '$1'",
+        ),
+    ],
+)
+def test_what_was_filled_in_for_the_user_is_no_mistake_of_theirs(
+    policy: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        from_document({"forebay": policy})
+    assert str(refused.value).splitlines() == [line]
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"forebay": {}}, "no keys stand in it; it needs pools"),
+        ({"node": {"metadata": {"forebay": None}}}, "no keys stand in it; it needs pools"),
+        ({"forbay": {"pools": {}}}, "missing; did you mean it by forbay?"),
+        ({"node": {"metadata": {"fourbay": {}}}}, r"did you mean it by node\.metadata\.fourbay\?"),
+        ({"static_resources": {}}, "`forebay attach FILE` adds it"),
+    ],
+)
+def test_where_there_is_no_policy_it_is_said_why(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        from_document(document)
 
 
 def test_hold_times_out_of_order_are_refused() -> None:

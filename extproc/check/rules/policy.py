@@ -14,9 +14,13 @@ def policy_errors(policy: Policy) -> Iterator[Finding]:
         yield error(
             "policy",
             key.replace("forebay", policy.spot.path, 1),
-            f"The processor refuses to start with this: {reason or key}.".replace("..", "."),
+            f"The processor refuses to start with this: {_sentence(reason or key)}",
             "Correct this key. The README lists every key with its unit and its default.",
         )
+
+
+def _sentence(words: str) -> str:
+    return words if words.endswith((".", "?")) else f"{words}."
 
 
 def unreadable(bootstrap: Bootstrap) -> Iterator[Finding]:
@@ -58,7 +62,7 @@ def no_processor(bootstrap: Bootstrap) -> Iterator[Finding]:
             "no-ext-proc",
             "static_resources.listeners",
             "No listener has an ext_proc filter: nothing is admitted, queued or counted.",
-            "Take the filter envoy.filters.http.ext_proc from envoy/envoy.yaml.",
+            "Let `forebay attach FILE` add it, with what belongs to it.",
         )
     for door in doors:
         yield error(
