@@ -46,7 +46,7 @@ test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/fore
 	$(PYTHON) tests/vllm/install.py
 	FOREBAY_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm -v --durations=10
 
-bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 25 minutes on a quiet machine)
+bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 27 minutes on a quiet machine)
 	@mkdir -p bench
 	$(BIN)/forebay bench overhead --plot bench/overhead.svg
 	$(BIN)/forebay bench tokens --plot bench/tokens.svg
