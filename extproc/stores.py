@@ -17,6 +17,7 @@ from extproc.config import (
     SemanticCacheConfig,
     credentials,
 )
+from extproc.extras import install
 
 if TYPE_CHECKING:
     from extproc.cache.partitions import Partitions
@@ -89,8 +90,7 @@ def _semantic(
         from extproc.cache.semantic.cache import SemanticCache
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"forebay.cache.semantic: the package {error.name} is missing: "
-            "pip install 'forebay[semantic]'"
+            f"forebay.cache.semantic: the package {error.name} is missing: {install('semantic')}"
         ) from error
     embedder = _embedder(config.embedder)
     embedder.start()
