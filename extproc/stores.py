@@ -17,6 +17,7 @@ from extproc.config import (
     SemanticCacheConfig,
     credentials,
 )
+from extproc.extras import install
 
 if TYPE_CHECKING:
     from extproc.cache.partitions import Partitions
@@ -91,8 +92,7 @@ def _semantic(
         from extproc.cache.semantic.stateless import why_stateful
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"forebay.cache.semantic: the package {error.name} is missing: "
-            "pip install 'forebay[semantic]'"
+            f"forebay.cache.semantic: the package {error.name} is missing: {install('semantic')}"
         ) from error
     for load in (parse, why_stateful):  # their words and numbers, 0.15 s: no request waits for it
         load("Which words do you know?")

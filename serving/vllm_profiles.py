@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import typer
 
 from extproc import config
+from extproc.extras import install
 
 
 class ProfileError(Exception):
@@ -166,7 +167,7 @@ def _start(launch: Launch) -> None:
     beside = os.path.dirname(sys.executable)
     program = shutil.which("vllm", path=os.pathsep.join((beside, os.environ.get("PATH", ""))))
     if program is None:
-        raise ProfileError("there is no vllm; install it with: pip install 'forebay[vllm]'")
+        raise ProfileError(f"there is no vllm; install it with: {install('vllm')}")
     host = launch.flags[launch.flags.index("--host") + 1]
     if not os.environ.get("VLLM_API_KEY") and not _is_loopback(host):
         typer.echo(

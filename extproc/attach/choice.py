@@ -77,9 +77,12 @@ def _why_none(draft: Draft, chosen: Sequence[Manager], wanted: Sequence[str]) ->
                     "and check it with `forebay check`."
                 )
     what = " or ".join(wanted) or "a cluster for /v1/chat/completions"
+    clusters = draft.tree.root.seq("static_resources", "clusters")
+    there = ", ".join(name for cluster in clusters if (name := cluster.word("name")))
     return (
         f"{draft.where(*chosen[0].path)}: no route leads to {what}. Name the clusters of your "
-        "model servers with --pool, at least one of which a route leads to."
+        "model servers with --pool, at least one of which a route leads to; there are: "
+        f"{there or 'none'}."
     )
 
 

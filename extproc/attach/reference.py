@@ -67,9 +67,9 @@ class Reference(Source):
             self.pool_lines[name] = f"{scalar(name)}: {{{', '.join(said)}}}"
         self._change(
             self._get_in(self.policy, "pools"),
-            "# slots: the requests that a pool's servers take at once (vLLM: --max-num-seqs, times",
-            "# replicas); context: tokens of prompt and answer together (--max-model-len). For the",
-            "# costs: price: {input: 0.10, output: 0.40}, in US dollars per million tokens.",
+            "# slots: the requests that each server takes at once (vLLM: --max-num-seqs);",
+            "# context: tokens of prompt and answer together (--max-model-len). For the costs:",
+            "# price: {input: 0.10, output: 0.40}, in US dollars per million tokens.",
             *self.pool_lines.values(),
         )
         for node in self.policy.scalars():

@@ -48,7 +48,14 @@ def _tell_of_policy(work: Work) -> None:
         f"{place}.pools: set `slots` (32 is a guess), and `model` to what the servers themselves "
         f"call it ({models}; --model CLUSTER=NAME)."
     )
-    work.note(f"{place}.routing: of `auto`, easy requests go to {first}, hard ones to {second}.")
+    if first == second:
+        work.note(
+            f"{place}.routing: with one pool, `auto` is {first}, and nothing takes its place."
+        )
+    else:
+        work.note(
+            f"{place}.routing: of `auto`, easy requests go to {first}, hard ones to {second}."
+        )
     for name in work.pools:
         cluster = work.draft.get(*cluster_path(work.draft, name))
         if cluster.get("transport_socket") is not None:

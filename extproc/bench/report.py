@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from extproc.extras import install
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -39,7 +41,7 @@ def _drawable(plot: Path | None) -> Path | None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        _fail("--plot needs matplotlib: pip install 'forebay[bench]'")
+        _fail(f"--plot needs matplotlib: {install('bench')}")
     return plot
 
 

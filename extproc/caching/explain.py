@@ -241,12 +241,23 @@ class _Way:
         if looked.found is None:
             self._end("miss", f"{missed}; semantic: {looked.why}")
         hit, similarity = looked.found
-        share = f" ({least.check_share:.0%} of such hits go to the model, too)" if least else ""
         self._end(
             "semantic_hit",
             f"hit (semantic, similarity {similarity:.2f}): stored {hit.age_s:.0f} s ago, "
-            f"{hit.ttl_s:.0f} s to live{share}",
+            f"{hit.ttl_s:.0f} s to live{self._checked(query.alike_scope)}",
         )
+
+    def _checked(self, scope: Scope) -> str:
+        """Whether the model answers instead."""
+        policy, config = self._policy, self._policy.config.cache.semantic
+        if config is None or policy.caches is None or policy.caches.semantic is None:
+            return ""  # switched off meanwhile
+        if policy.caches.semantic.budget.checks(scope.tenant, 1.0):  # no draw leads to this
+            return (
+                "; but the model answers, to compare, as to the first "
+                f"{config.check_first} hits of each tenant and after too many false ones"
+            )
+        return f" ({config.check_share:.0%} of such hits go to the model instead, to compare)"
 
     def _why_not_compared(self, tenant: Tenant) -> str:
         if self._policy.config.cache.semantic is None:

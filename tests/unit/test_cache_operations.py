@@ -442,6 +442,30 @@ def test_stats_tell_of_store_and_tenants() -> None:
     assert "The semantic cache is off: see forebay.cache.semantic." in flat
 
 
+def test_a_hit_that_the_model_will_answer_to_compare_is_told_from_one_that_is_given() -> None:
+    semantic = Semantic()
+    hit = Hit(Answer("/v1/chat/completions", b"{}", 1, 1), 12.0, 48.0)
+    alike = (judged(0.91, "same", "alike"),)
+    semantic.looked = looked("hit", "alike", asked=True, judged=alike, found=(hit, 0.91))
+    semantic.budget = FalseHitBudget(0.01, first=1)
+    with with_semantic(semantic) as running:
+        first = why(running, body("q"), "--tenant", "acme")["conclusion"]
+        semantic.budget.told("acme", True, 0.0)
+        later = why(running, body("q"), "--tenant", "acme")["conclusion"]
+    assert "; but the model answers, to compare, as to the first" in first
+    assert later.endswith("(5% of such hits go to the model instead, to compare)")
+
+
+def test_stats_without_a_semantic_look_up_say_what_may_be_missing() -> None:
+    with with_semantic(Semantic()) as running:
+        shown = " ".join(run("stats", "--from", running.url).stdout.split())
+        running.gateway.metrics.semantic["stateful", "acme"] += 1
+        later = " ".join(run("stats", "--from", running.url).stdout.split())
+    assert "No question was compared yet. With scope user, only those with a user id are" in shown
+    assert "No question was compared yet" not in later
+    assert "stateful 1" in later
+
+
 def test_stats_tell_of_the_semantic_cache_and_whose_is_switched_off() -> None:
     semantic = Semantic()
     with with_semantic(semantic) as running:

@@ -113,6 +113,20 @@ def test_a_secret_that_is_not_here_is_a_note(
     assert "would not start" not in str(check_file(alone(tmp_path, shared % "")).notes)
 
 
+def test_packages_that_are_not_here_are_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    semantic = "  cache: {exact: {}, semantic: {%s}}\n"
+    notes = check_file(alone(tmp_path, semantic % "")).notes
+    assert "simplemma, onnxruntime, tokenizers not installed: " in notes[-1]
+    assert f"{sys.executable} -m pip install 'forebay[semantic]'" in notes[-1]
+    url = "embedder: {url: 'http://h:1', model: m}"
+    assert "semantic: simplemma not inst" in check_file(alone(tmp_path, semantic % url)).notes[-1]
+    monkeypatch.setattr(run, "find_spec", lambda name: name)
+    assert "not installed" not in str(check_file(alone(tmp_path, semantic % "")).notes)
+
+
 def test_without_a_binary_there_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> str:
         raise UpError("there is no envoy; install it")

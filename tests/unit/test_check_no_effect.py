@@ -32,6 +32,11 @@ def found(**policy: Any) -> list[tuple[str, str, str]]:
         ({"pool": {"partial_by": "guard"}, "response": {"stall": "3m"}}, "response.stall"),
         ({"response": {"stall": "5s"}}, "response.stall"),
         ({"costs": {"batch_price": 0.5}}, "costs.batch_price"),
+        ({"cache": {"exact": None}}, "cache.exact"),
+        ({"cache": {"exact": {}, "semantic": None}}, "cache.semantic"),
+        ({"cache": {"store": {"redis": {"url": "redis://h:1"}}}}, "cache.store"),
+        ({"tenants": {"a": {"cache": {"scope": "user"}}}}, "tenants.a.cache"),
+        ({"cache": {"exact": {"ttl": "1m"}, "semantic": {"ttl": "2m"}}}, "cache.semantic.ttl"),
     ],
 )
 def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
@@ -48,6 +53,10 @@ def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
         {"admission": {"slo": {"ttft": "3s"}, "max_wait": "2s", "high_water": 4}},
         {"pool": {"partial_by": "guard"}, "response": {"stall": "5s"}},
         {"pool": {"price": PRICE}, "costs": {"batch_price": 0.5}},
+        {"cache": {"store": "memory"}},
+        {"cache": {"exact": {"ttl": "1m"}, "semantic": {}}},
+        {"cache": ON, "tenants": {"a": {"cache": {"scope": "user"}}}},
+        {"tenants": {"a": {"cache": {"exact": False}}}},
     ],
 )
 def test_what_has_an_effect_is_not(policy: dict[str, Any]) -> None:

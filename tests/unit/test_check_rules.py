@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from extproc.check import check
-from tests.unit.test_check_kit import GOOGLE, Document, Edit, sound
+from tests.unit.test_check_kit import GOOGLE, Document, Edit, reference, sound
 
 Place = Callable[[Document], str]
 
@@ -205,6 +205,13 @@ CASES = [
     Case(
         "user-header-unset",
         lambda d: d.policy["cache"]["exact"].update(scope="user"),
+        lambda d: d.at_filter("ExternalProcessor").replace(" (", ".typed_config ("),
+        "warning",
+        ("sets x-user-id", "not cached"),
+    ),
+    Case(
+        "user-header-unset",
+        lambda d: d.policy["cache"].update(semantic={}),
         lambda d: d.at_filter("ExternalProcessor").replace(" (", ".typed_config ("),
         "warning",
         ("sets x-user-id", "not cached"),
@@ -978,6 +985,25 @@ def test_what_belongs_to_several_rules_gives_all_of_them() -> None:
         "unadmitted-route",
         "admit-route-missing",
     }
+
+
+def test_keys_that_are_not_seen_are_taken_to_name_the_tenant_not_the_user() -> None:
+    def by_user(document: Document) -> set[str]:
+        document.policy["cache"].update(semantic={})
+        return {finding.rule for finding in check(document.data)}
+
+    assert "user-header-unset" in by_user(reference())
+    document = reference()  # where tokens name the tenant, the keys may name the user
+    tokens = {
+        "@type": f"{GOOGLE}.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        "providers": {
+            "p": {"claim_to_headers": [{"header_name": "x-tenant-id", "claim_name": "t"}]}
+        },
+    }
+    document.door["http_filters"].insert(
+        0, {"name": "envoy.filters.http.jwt_authn", "typed_config": tokens}
+    )
+    assert "user-header-unset" not in by_user(document)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from extproc.check.findings import Finding, warning
 from extproc.check.reading import texts
 from extproc.check.rules.headers import is_stripped
 
+_KEYS = ".api_key_auth.v3.ApiKeyAuth"
 _AUTH = (
-    ".api_key_auth.v3.ApiKeyAuth",
+    _KEYS,
     ".jwt_authn.v3.JwtAuthentication",
     ".ext_authz.v3.ExtAuthz",
     ".basic_auth.v3.BasicAuth",
@@ -40,16 +41,18 @@ def tenant_header_believed(bootstrap: Bootstrap) -> Iterator[Finding]:
 def user_header_believed(bootstrap: Bootstrap) -> Iterator[Finding]:
     header = bootstrap.policy.user_header
     for door, processor in bootstrap.gateways if header else ():
-        if any(_sets(one, header) for one in door.filters[: processor.position] if _is_auth(one)):
+        auth = [one for one in door.filters[: processor.position] if _is_auth(one)]
+        keys = _unseen_keys(auth, bootstrap.policy.tenant_header)
+        if any(_sets(one, header) for one in auth if one is not keys):
             continue
         if is_stripped(door, header):
             yield warning(
                 "user-header-unset",
                 processor.spot,
                 f"No auth filter before the processor sets {header}: what is to be cached by user "
-                "is not cached at all.",
+                "is not cached at all, and no question of scope user is compared.",
                 f"Let jwt_authn (claim_to_headers) or ext_authz write {header}, or take another "
-                "cache.exact.scope.",
+                "scope than user in cache.exact and cache.semantic.",
             )
         else:
             yield warning(
@@ -89,6 +92,14 @@ def _sets(one: Filter, header: str) -> bool:
     if one.elsewhere or (one.is_a(".ext_authz.v3.ExtAuthz") and "grpc_service" in one.raw):
         return True
     return header in (value.lower() for value in texts(one.raw))
+
+
+def _unseen_keys(auth: list[Filter], tenant_header: str) -> Filter | None:
+    """An api_key_auth writes one header. Where its config is not seen, and no other filter can
+    write the tenant's, it is that one."""
+    keys = [one for one in auth if one.elsewhere and one.is_a(_KEYS)]
+    others = any(_sets(one, tenant_header) for one in auth if one not in keys)
+    return keys[0] if len(keys) == 1 and not others else None
 
 
 def _lets_pass(one: Filter) -> str:

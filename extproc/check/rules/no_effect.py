@@ -12,7 +12,8 @@ def no_effect(policy: Policy) -> Iterator[Finding]:
     config = policy.config
     if config is None:
         return
-    for key, reason, mend in (*_overload(config), *_times(config), *_unused(config)):
+    said = (*_overload(config), *_times(config), *_cache(config), *_unused(config))
+    for key, reason, mend in said:
         yield warning("no-effect", policy.spot.at(key), reason, mend)
 
 
@@ -66,6 +67,37 @@ def _times(config: Config) -> _Said:
             f"No answer lasts long enough to be silent for {response.stall:g}s: the longest may "
             f"take {config.longest_s:g}s.",
             "Set stall below response.deadline.",
+        )
+
+
+def _cache(config: Config) -> _Said:
+    cache, exact, semantic = config.cache, config.cache.exact, config.cache.semantic
+    for name in ("exact", "semantic"):
+        if name in cache.model_fields_set and getattr(cache, name) is None:
+            yield (
+                f"cache.{name}",
+                "Nothing stands there, so that this cache is off.",
+                f"Write {name}: {{}} for all its defaults, or leave {name} out.",
+            )
+    if exact is None and cache.store.redis is not None:
+        yield (
+            "cache.store",
+            "Nothing is stored: there is no cache.",
+            "Add exact: {} to cache, or leave store out.",
+        )
+    for name, tenant in config.tenants.items():
+        if exact is None and tenant.cache.model_fields_set & {"scope", "store"}:
+            yield (
+                f"tenants.{name}.cache",
+                "Nothing is stored for anybody: there is no cache.",
+                "Add cache: {exact: {}} to the policy, or leave this out.",
+            )
+    if exact and semantic and "ttl" in semantic.model_fields_set and semantic.ttl > exact.ttl:
+        yield (
+            "cache.semantic.ttl",
+            f"No answer is kept for {semantic.ttl:g}s: it ends after cache.exact.ttl "
+            f"({exact.ttl:g}s).",
+            "Set it to cache.exact.ttl at most.",
         )
 
 
