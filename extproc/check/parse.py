@@ -35,7 +35,7 @@ def read_policy(document: object) -> Policy:
     config, problems = None, ()
     try:
         # Alone: what config says about the bootstrap around it is said by rules with a place.
-        config = from_document({"forebay": raw}).config
+        config = from_document({"forebay": raw} if raw else document).config
     except ConfigError as error:
         problems = tuple(str(error).splitlines())
     except Exception as error:  # config is not made to be given nonsense; a check is

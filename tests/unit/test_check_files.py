@@ -76,6 +76,21 @@ def alone(folder: Path, policy: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("forbay: {pools: {}}\n", "missing; did you mean it by forbay?"),
+        ("forebay:\n", "no keys stand in it; it needs pools at least."),
+        ("static_resources: {}\n", "`forebay attach FILE` adds it"),
+    ],
+)
+def test_a_file_without_a_policy_is_told_why(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    finding = next(one for one in check_file(path).findings if one.rule == "policy")
+    assert words in finding.reason
+
+
 def test_text_that_is_no_yaml_has_a_line_and_a_reason(tmp_path: Path) -> None:
     path = alone(tmp_path, "  admission: {max_wait: 10s\n")
     (finding,) = check_file(path).findings
