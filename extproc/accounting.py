@@ -6,7 +6,8 @@ may have admitted it.
 
 from typing import NamedTuple
 
-from extproc.openai import Usage
+from extproc.admission import Ask
+from extproc.openai import Request, Usage
 
 LOG_LINES = (
     "%DYNAMIC_METADATA(forebay:kind)%",
@@ -185,6 +186,26 @@ def read(told: str) -> Account | None:
     )
 
 
+def bill_told(
+    pool: str,
+    ask: Ask,
+    request: Request,
+    *,
+    feature: str,
+    request_class: str,
+    instead_of: str,
+    cap_tokens: int | None,
+    payer: str,
+) -> str:
+    """For the log, what is known of a request when it is admitted: POOL TOKENS PROMPT FEATURE CLASS
+    INSTEAD_OF ANSWERS CAP MOST PAYER. Read again as Charge and Bill."""
+    return (
+        f"{pool} {ask.tokens} {request.prompt_tokens_estimate} "
+        f"{feature} {request_class} {instead_of or '-'} "
+        f"{ask.weight} {cap_tokens or 0} {request.max_tokens or 0} {payer}"
+    )
+
+
 def guarded(reason: str, usage: Usage | None, estimate: int) -> str:
     """What the guard of a stream has seen of it, as a tag: `REASON PROMPT CACHED COMPLETION
     ESTIMATE`, `-` for none. `reason`: empty if the server ended it."""
@@ -224,8 +245,7 @@ def _number(text: str) -> int | None:
 
 
 def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
-    """Written by Exchange as `POOL TOKENS PROMPT FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER`,
-    whatever a payer's name has in it."""
+    """What bill_told has written, whatever a payer's name has in it."""
     parts = text.split(" ", 9)
     if len(parts) < 10 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
         return None, Bill()  # an Envoy config without the tag

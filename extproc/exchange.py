@@ -13,16 +13,22 @@ from math import inf
 from typing import Any, Protocol
 
 from extproc import logs, openai, wire
+from extproc.accounting import bill_told
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import Fill, Flight, Hit
-from extproc.costs import OTHER
+from extproc.front import (
+    answer_without_body,
+    class_index_of,
+    feature_of,
+    latency_budget_ms,
+    no_body,
+)
 from extproc.gateway import Gateway
 from extproc.passing import Passing
 from extproc.refusals import Answered, refused, try_later
 from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
 
-_STARTED_AT = int(time.time())
 _NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
 _NO_QUEUE = '0.0;desc="position 0"'
@@ -150,9 +156,9 @@ class Exchange:
         path = headers.values.get(":path", "").partition("?")[0]
         self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
-        self._answer_without_body(headers, path)
+        answer_without_body(headers, path, self._tenant, self._config)
         self._payer = headers.values.get(self._config.tenant_header, "")
-        self._class_index = _class_index(headers, self._tenant)
+        self._class_index = class_index_of(headers, self._tenant)
         self._shed_early()
         await self._stream.send(
             wire.CONTINUE_HEADERS_SHOW_ANSWER
@@ -202,6 +208,16 @@ class Exchange:
             self._answer.watch()
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
+        bill = bill_told(
+            first,
+            lease.ask,
+            request,
+            feature=feature_of(headers, self._config),
+            request_class=CLASSES[self._class_index],
+            instead_of=route.instead_of,
+            cap_tokens=most_tokens,
+            payer=self._payer,
+        )
         await self._stream.send(
             wire.admit(
                 kind="stream" if request.stream else "json",
@@ -215,7 +231,7 @@ class Exchange:
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
                     ("queue", _queue(self._waited_s, lease.position)),
-                    ("bill", self._bill(headers, route, request, most_tokens)),
+                    ("bill", bill),
                     (
                         "model_span",
                         f"{model_span[0]}:{model_span[1]}:"
@@ -229,26 +245,6 @@ class Exchange:
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
         self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
 
-    def _bill(
-        self,
-        headers: wire.RequestHeaders,
-        route: Plan,
-        request: openai.Request,
-        most_tokens: int | None,
-    ) -> str:
-        """For the log: POOL TOKENS PROMPT FEATURE CLASS INSTEAD_OF ANSWERS CAP MOST PAYER,
-        which accounting.Charge and accounting.Bill read."""
-        assert self._lease is not None
-        ask = self._lease.ask
-        feature = headers.values.get("x-feature", OTHER)
-        if feature not in self._config.features:
-            feature = OTHER
-        return (
-            f"{self._tiers[0]} {ask.tokens} {request.prompt_tokens_estimate} "
-            f"{feature} {CLASSES[self._class_index]} {route.instead_of or '-'} "
-            f"{ask.weight} {most_tokens or 0} {request.max_tokens or 0} {self._payer}"
-        )
-
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
         if isinstance(message, wire.RequestHeaders):
@@ -261,23 +257,6 @@ class Exchange:
         except UnknownTenant:
             message = "Your key is valid, but its tenant has no policy here. Ask the operator."
             raise refused(403, "unknown_tenant", message) from None
-
-    def _answer_without_body(self, headers: wire.RequestHeaders, path: str) -> None:
-        """What is decided by the request line and the headers alone."""
-        method = headers.values.get(":method", "")
-        allowed = "GET" if path == openai.MODELS else "POST"
-        if method != allowed:
-            message = f"Use {allowed} for {path}."
-            raise refused(405, "method_not_allowed", message, headers=(("allow", allowed),))
-        if path == openai.MODELS:
-            models = (self._config.pools[pool].model for pool in self._tenant.pools)
-            names = dict.fromkeys((self._config.routing.auto_model, *models))
-            raise Answered("models", 200, openai.models_body(list(names), _STARTED_AT))
-        if headers.values.get("content-encoding", "identity") != "identity":
-            message = "Send the body uncompressed, without Content-Encoding."
-            raise refused(415, "unsupported_encoding", message)
-        if headers.end_of_stream:
-            raise _no_body()
 
     def _shed_early(self) -> None:
         """Where every pool of the tenant is at its hard mark, or sheds and no cached answer could
@@ -297,7 +276,7 @@ class Exchange:
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
         if isinstance(message, wire.OtherPhase):  # trailers after no body at all
-            raise _no_body()
+            raise no_body()
         if not isinstance(message, wire.RequestBody):
             raise _Gone
         if len(message.body) > _LARGEST_BODY_BYTES:
@@ -314,7 +293,7 @@ class Exchange:
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:
             return self._policy.route(
-                request, self._tenant, _latency_budget_ms(headers), self._gateway.down
+                request, self._tenant, latency_budget_ms(headers), self._gateway.down
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
@@ -532,31 +511,6 @@ class Exchange:
             may_guard=self._partial,
             facts=self._facts,
         )
-
-
-def _latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
-    text = headers.values.get("x-latency-budget-ms")
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit():
-        message = "x-latency-budget-ms must be a whole number of milliseconds."
-        raise refused(400, "invalid_request", message)
-    return float(text)
-
-
-def _no_body() -> Answered:
-    return refused(400, "invalid_request", "The request has no body. Send a JSON object.")
-
-
-def _class_index(headers: wire.RequestHeaders, tenant: Tenant) -> int:
-    """That of the tenant, or batch for a request that says so itself."""
-    asked = headers.values.get("x-request-class")
-    if asked is None:
-        return tenant.class_index
-    if asked not in CLASSES:
-        message = f"x-request-class must be one of {', '.join(CLASSES)}."
-        raise refused(400, "invalid_request", message)
-    return max(tenant.class_index, CLASSES.index(asked))
 
 
 def _queue(waited_s: float, position: int) -> str:

@@ -1,0 +1,64 @@
+"""What the request line and the headers say, before a body is read: refusals, and what the client
+wants of the gateway. Knows nothing of pools that are full, and nothing of whose request it is."""
+
+import time
+
+from extproc import openai, wire
+from extproc.admission import CLASSES
+from extproc.config import Config
+from extproc.costs import OTHER
+from extproc.refusals import Answered, refused
+from extproc.tenants import Tenant
+
+_STARTED_AT = int(time.time())
+
+
+def answer_without_body(
+    headers: wire.RequestHeaders, path: str, tenant: Tenant, config: Config
+) -> None:
+    """Raises Answered, with the list of models or a refusal; returns where the body decides."""
+    method = headers.values.get(":method", "")
+    allowed = "GET" if path == openai.MODELS else "POST"
+    if method != allowed:
+        message = f"Use {allowed} for {path}."
+        raise refused(405, "method_not_allowed", message, headers=(("allow", allowed),))
+    if path == openai.MODELS:
+        models = (config.pools[pool].model for pool in tenant.pools)
+        names = dict.fromkeys((config.routing.auto_model, *models))
+        raise Answered("models", 200, openai.models_body(list(names), _STARTED_AT))
+    if headers.values.get("content-encoding", "identity") != "identity":
+        message = "Send the body uncompressed, without Content-Encoding."
+        raise refused(415, "unsupported_encoding", message)
+    if headers.end_of_stream:
+        raise no_body()
+
+
+def no_body() -> Answered:
+    return refused(400, "invalid_request", "The request has no body. Send a JSON object.")
+
+
+def latency_budget_ms(headers: wire.RequestHeaders) -> float | None:
+    text = headers.values.get("x-latency-budget-ms")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit():
+        message = "x-latency-budget-ms must be a whole number of milliseconds."
+        raise refused(400, "invalid_request", message)
+    return float(text)
+
+
+def class_index_of(headers: wire.RequestHeaders, tenant: Tenant) -> int:
+    """That of the tenant, or batch for a request that says so itself."""
+    asked = headers.values.get("x-request-class")
+    if asked is None:
+        return tenant.class_index
+    if asked not in CLASSES:
+        message = f"x-request-class must be one of {', '.join(CLASSES)}."
+        raise refused(400, "invalid_request", message)
+    return max(tenant.class_index, CLASSES.index(asked))
+
+
+def feature_of(headers: wire.RequestHeaders, config: Config) -> str:
+    """One that the config names, or `other`."""
+    feature = headers.values.get("x-feature", OTHER)
+    return feature if feature in config.features else OTHER
