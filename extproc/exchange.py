@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from extproc import logs, openai, wire
 from extproc.accounting import bill_told
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Flight, Hit
+from extproc.cache import Fill, Flight, Found, Hit
 from extproc.front import (
     answer_without_body,
     class_index_of,
@@ -174,12 +174,13 @@ class Exchange:
         self._cut_at = self._deadline + expiry.grace_s
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
-        stale = await self._look_up(request, headers, route, body)
+        found = await self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
         may_shorten = self._policy.may_shorten
         if request.usage_splice is None and not may_shorten:
-            body = b""  # Envoy has it: nothing is held here while the request queues
+            body = b""  # Envoy has it: nothing is held here while the request waits
+        stale = await self._use(found, request, route, len(body)) if found else None
         tiers, degraded = await self._take_slot(request, route, stale, len(body))
         lease = self._lease
         assert lease is not None
@@ -301,10 +302,8 @@ class Exchange:
 
     async def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
-    ) -> Hit | None:
-        """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
-        that has expired, for the case that the request would be shed."""
-        caches = self._policy.caches
+    ) -> Found | None:
+        """What the caches have for it; None: they are off."""
         query = self._policy.query(
             request,
             body,
@@ -314,18 +313,26 @@ class Exchange:
             pool=route.wanted,
             cache_control=headers.values.get("cache-control", ""),
         )
-        if caches is None or query is None:
+        if self._policy.caches is None or query is None:
             return None
-        found = await caches.look_up(query)
+        return await self._policy.caches.look_up(query)
+
+    async def _use(
+        self, found: Found, request: openai.Request, route: Plan, size_bytes: int
+    ) -> Hit | None:
+        """Answer from the cache, or get ready to store what the wanted pool will answer. An answer
+        that has expired, for the case that the request would be shed. `size_bytes`: what is held
+        here of its body."""
         self._fill, self._cache_status = found.fill, found.status
         result, hit, lever = found.result, found.hit, "exact_hit"
         if found.under_way is not None:
-            answer = await self._follow(found.under_way)
+            answer = await self._follow(found.under_way, size_bytes)
             if answer is not None:
                 result, hit = "collapsed", Hit(answer, 0.0, 0.0)
                 self._cache_status += "; collapsed"
             elif self._fill is not None:
-                caches.lead(self._fill)
+                assert self._policy.caches is not None
+                self._policy.caches.lead(self._fill)
         if found.looked is not None:
             self._facts["semantic"] = found.looked.outcome
             self._gateway.metrics.semantic[found.looked.outcome, self._tenant.label] += 1
@@ -347,11 +354,21 @@ class Exchange:
         reason = "semantic" if lever == "semantic_hit" else "exact"
         raise self._replay(hit, request, self._cache_status, f"cache; reason={reason}")
 
-    async def _follow(self, other: Flight[bytes, openai.Answer]) -> openai.Answer | None:
+    async def _follow(
+        self, other: Flight[bytes, openai.Answer], size_bytes: int
+    ) -> openai.Answer | None:
         """The answer to the same request, which another exchange is waiting for; None: it failed,
-        or takes too long. Of the time that a request may wait half is kept for the queue."""
+        takes too long, or so many wait already that their bodies fill what a queue may hold. Of the
+        time that a request may wait half is kept for the queue."""
+        gateway, admission = self._gateway, self._config.admission
+        if size_bytes and gateway.following_bytes + size_bytes > admission.queue_bytes:
+            return None
         landed = asyncio.shield(other.landed)
-        await self._wait_for(landed, self._config.admission.max_wait * _FOLLOWING_SHARE)
+        gateway.following_bytes += size_bytes
+        try:
+            await self._wait_for(landed, admission.max_wait * _FOLLOWING_SHARE)
+        finally:
+            gateway.following_bytes -= size_bytes
         return landed.result() if landed.done() else None
 
     def _replay(self, hit: Hit, request: openai.Request, status: str, route: str) -> Answered:

@@ -45,6 +45,8 @@ class Gateway:
         self._told: dict[str, tuple[int, int, int]] = {}
         """By pool: see Limiter.see_servers."""
         self._inherits_until = 0.0
+        self.following_bytes = 0
+        """Held of the bodies of requests that wait for the answer to another one."""
         self.ledger = Ledger(time.time())
         self.metrics = Metrics(
             lambda: self.policy.limiters,

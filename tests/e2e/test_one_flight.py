@@ -20,7 +20,13 @@ def shared_gateway(make_gateway: MakeGateway) -> Gateway:
     return make_gateway(
         policy={
             "pools": {"small": {"slots": 1}},
-            "admission": {"max_wait": "4s", "high_water": 0, "low_water": 0, "hard_water": 0},
+            "admission": {
+                "max_wait": "4s",
+                "high_water": 0,
+                "low_water": 0,
+                "hard_water": 0,
+                "queue_bytes": "30KiB",
+            },
             "routing": {"fallback": {"small": [], "large": []}},
             "response": {"deadline": "8s"},
             "tenants": {"acme": {}, "nightly": {}},
@@ -119,6 +125,18 @@ async def test_who_waits_does_so_for_half_of_max_wait_at_most(gateway: Gateway) 
     assert second.code == "overloaded"  # it wanted a slot of its own then
     assert 1.9 < waited_s < 3
     assert (await first).status == 200
+
+
+async def test_who_waits_holds_no_body_or_no_more_than_a_queue_may(gateway: Gateway) -> None:
+    gateway.set_faults("small", SLOW)
+    long = "long " * 4000
+    plain = await gateway.ask_many(4, cold(long))
+    assert [answer.status for answer in plain] == [200] * 4
+    # The body of such a stream is held, for it has to ask for its usage.
+    streams = await gateway.ask_many(4, cold("a stream" + long, stream=True))
+    assert sorted(answer.status for answer in streams) == [200, 200, 429, 429]
+    again = await gateway.ask_many(2, cold("the room is free again" + long, stream=True))
+    assert [answer.status for answer in again] == [200, 200]
 
 
 async def test_a_follower_that_leaves_leaves_nothing_behind(gateway: Gateway) -> None:
