@@ -4,7 +4,7 @@ way, a question that asks the same. Else it goes on, and others may follow it.
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from extproc.cache.exact import ExactCache, Fill, Hit, Look
+from extproc.cache.exact import ExactCache, Fill, Hit, Look, Place
 from extproc.cache.flight import Flight, Flights
 from extproc.cache.request_policy import Wanted
 from extproc.cache.scope import Scope
@@ -75,7 +75,7 @@ class Caches:
         place = exact.place
         if place is None or exact.hit is not None:
             return Seen(exact)
-        if exact.policy.may_read and (other := self._flights.find(place.key)):
+        if other := self._followed(exact, place):
             return Seen(exact, under_way=other)
         if self.semantic is None or query.alike_scope is None:
             return Seen(exact)
@@ -88,7 +88,13 @@ class Caches:
             policy=exact.policy,
             judge_all=judge_all,
         )
+        # While the vector was made the same request may have gone on: of a burst one still leads.
+        if looked.found is None and (other := self._followed(exact, place)):
+            return Seen(exact, under_way=other)
         return Seen(exact, looked=looked)
+
+    def _followed(self, exact: Look, place: Place) -> Flight[bytes, Answer] | None:
+        return self._flights.find(place.key) if exact.policy.may_read else None
 
     async def look_up(self, query: Query) -> Found:
         """For a request that goes on with what it gets."""

@@ -290,6 +290,19 @@ async def test_without_a_vector_it_is_a_miss() -> None:
     assert found.fill
 
 
+async def test_of_a_burst_of_equal_questions_one_goes_to_the_model() -> None:
+    """They all ask for a vector before the first of them is under way."""
+    rig = Rig()
+    found = await asyncio.gather(*(rig.begin(ASKED) for _ in range(50)))
+    leads = [one for one in found if one.under_way is None]
+    assert len(leads) == 1
+    waits = [one.under_way.landed for one in found if one.under_way]
+    rig.answered(leads[0], "Seven minutes.")
+    assert len(waits) == 49
+    assert all(wait.result() is not None for wait in waits)
+    assert outcome(await rig.ask(SAME)) == "hit"
+
+
 async def test_the_first_hits_and_a_sample_are_answered_by_the_model() -> None:
     rig = Rig(share=0.25, first=20)
     for _ in range(19):
