@@ -5,8 +5,8 @@ says what a request allows, `scope` and `key` where its answer is filed, `store`
 whatever keeps it: `memory`, `redis_store`.
 """
 
-from extproc.cache.caches import Caches, Found, Query
-from extproc.cache.exact import ExactCache, Fill, Hit, Times
+from extproc.cache.caches import Caches, Found
+from extproc.cache.exact import ExactCache, Fill, Hit, Query, Times
 from extproc.cache.flight import Flight
 from extproc.cache.key import Secret
 from extproc.cache.scope import Scope, scope_of

@@ -4,28 +4,12 @@ way, a question that asks the same. Else it goes on, and others may follow it.
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from extproc.cache.exact import ExactCache, Fill, Hit, Look, Place
+from extproc.cache.exact import ExactCache, Fill, Hit, Look, Place, Query
 from extproc.cache.flight import Flight, Flights
-from extproc.cache.request_policy import Wanted
-from extproc.cache.scope import Scope
-from extproc.openai import Answer, Request, UnreadAnswer
+from extproc.openai import Answer, UnreadAnswer
 
 if TYPE_CHECKING:  # its parts need packages that most do without
     from extproc.cache.semantic.cache import Looked, SemanticCache
-
-
-class Query(NamedTuple):
-    """A request, and what its tenant has of the caches. `scope`, `pool`, `model`, `body`: see
-    ExactCache.look. `alike_scope`: within whom questions are compared; None: they are not."""
-
-    scope: Scope | None
-    alike_scope: Scope | None
-    wanted: Wanted
-    pool: str
-    model: str
-    request: Request
-    body: bytes
-    cache_control: str
 
 
 class Seen(NamedTuple):
@@ -63,15 +47,7 @@ class Caches:
 
     async def look(self, query: Query, *, judge_all: bool = False) -> Seen:
         """Changes nothing, but that what is read counts as used. `judge_all`: see SemanticCache."""
-        exact = await self.exact.look(
-            scope=query.scope,
-            pool=query.pool,
-            model=query.model,
-            request=query.request,
-            body=query.body,
-            cache_control=query.cache_control,
-            wanted=query.wanted,
-        )
+        exact = await self.exact.look(query)
         place = exact.place
         if place is None or exact.hit is not None:
             return Seen(exact)
@@ -99,14 +75,16 @@ class Caches:
     async def look_up(self, query: Query) -> Found:
         """For a request that goes on with what it gets."""
         seen = await self.look(query)
-        exact, looked = self.exact.use(seen.exact, query.pool, query.request), seen.looked
-        fill = exact.fill
-        if fill is None:
-            return Found(exact.result, exact.status, exact.hit)
+        exact, looked = seen.exact, seen.looked
+        place, stale = exact.place, exact.usable
+        if place is None:
+            return Found("bypass", "forebay; fwd=bypass")
+        if exact.hit is not None:
+            return Found("hit", exact.hit.status, exact.hit)
+        status = "forebay; fwd=uri-miss" if exact.policy.may_read else "forebay; fwd=request"
+        fill = self.exact.fill(place, query)
         if seen.under_way is not None:
-            return Found(
-                "miss", exact.status, under_way=seen.under_way, fill=fill, stale=exact.stale
-            )
+            return Found("miss", status, under_way=seen.under_way, fill=fill, stale=stale)
         if looked is not None:
             assert self.semantic is not None
             looked = self.semantic.use(looked)
@@ -115,12 +93,11 @@ class Caches:
                 hit, similarity = looked.found
                 status = f'{hit.status}; detail="semantic; similarity={similarity:.3f}"'
                 return Found("semantic_hit", status, hit, looked=looked)
+            if looked.outcome == "checked":
+                status += '; detail="semantic; checked"'
             _tell_when_stored(self.semantic, looked, fill)
         self.lead(fill)
-        status = exact.status
-        if looked is not None and looked.outcome == "checked":
-            status += '; detail="semantic; checked"'
-        return Found("miss", status, fill=fill, stale=exact.stale, looked=looked)
+        return Found("miss", status, fill=fill, stale=stale, looked=looked)
 
     def lead(self, fill: Fill) -> None:
         """Identical requests may wait for this one from now on, unless they do for another."""

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from extproc.cache.flight import Flight
 from extproc.cache.key import Secret, exact_key
@@ -11,8 +11,6 @@ from extproc.cache.request_policy import CachePolicy, Wanted, cache_policy
 from extproc.cache.scope import Scope
 from extproc.cache.store import Store
 from extproc.openai import Answer, AnswerReader, Request, UnreadAnswer
-
-BYPASS = "forebay; fwd=bypass"
 
 
 class Hit(NamedTuple):
@@ -98,6 +96,24 @@ class Fill:
             self.flight.end()
 
 
+class Query(NamedTuple):
+    """A request, and what its tenant has of the caches."""
+
+    scope: Scope | None
+    """Within whom answers are shared; None: nobody knows whose this one would be."""
+    alike_scope: Scope | None
+    """Within whom questions are compared; None: they are not."""
+    wanted: Wanted
+    pool: str
+    """See exact_key."""
+    model: str
+    """That the pool serves now."""
+    request: Request
+    body: bytes
+    """What `request` was parsed from."""
+    cache_control: str
+
+
 class Look(NamedTuple):
     """What there is for a request; to look changes nothing. `place`: None where it is neither read
     nor stored. `kept`: what is stored there, also what has expired or the client does not take."""
@@ -105,31 +121,13 @@ class Look(NamedTuple):
     policy: CachePolicy
     place: Place | None = None
     kept: Hit | None = None
-
-    @property
-    def usable(self) -> Hit | None:
-        """What the client takes; it may have expired."""
-        kept, policy = self.kept, self.policy
-        if kept is None or not policy.may_read or not policy.takes(kept.age_s):
-            return None
-        return kept
+    usable: Hit | None = None
+    """Of `kept`, what the client takes; it may have expired."""
 
     @property
     def hit(self) -> Hit | None:
         usable = self.usable
         return usable if usable is not None and usable.ttl_s > 0 else None
-
-
-class Lookup(NamedTuple):
-    """`status` is the member of a Cache-Status header (RFC 9211) that tells of it. `stale`: an
-    answer that has expired, beside a miss."""
-
-    result: Literal["hit", "miss", "bypass"]
-    status: str
-    policy: CachePolicy
-    hit: Hit | None = None
-    fill: Fill | None = None
-    stale: Hit | None = None
 
 
 class ExactCache:
@@ -148,72 +146,34 @@ class ExactCache:
         self.times = times
         self._draw = draw
 
-    async def look(
-        self,
-        *,
-        scope: Scope | None,
-        pool: str,
-        model: str,
-        request: Request,
-        body: bytes,
-        cache_control: str,
-        wanted: Wanted = "deterministic",
-    ) -> Look:
-        """`scope`: None where nobody knows whose answer it would be. `pool`: see exact_key;
-        `model`: what it serves now. `body`: what `request` was parsed from. Does not suspend with
-        a store in memory."""
-        policy = cache_policy(cache_control, request.temperature, wanted)
+    async def look(self, query: Query) -> Look:
+        """Does not suspend with a store in memory."""
+        request, scope = query.request, query.scope
+        policy = cache_policy(query.cache_control, request.temperature, query.wanted)
         if scope is None or not policy.may_store:
             return Look(policy)
-        of = f"{pool}={model}"
-        key = exact_key(self.secret, scope, of, request.path, body, request.members)
+        of = f"{query.pool}={query.model}"
+        key = exact_key(self.secret, scope, of, request.path, query.body, request.members)
         if key is None:
             return Look(policy)
         found = await self.store.get(scope, key)
-        kept = Hit(*found.entry) if found.entry is not None else None
-        return Look(policy, Place(self.store, scope, key, found.epoch), kept)
+        place = Place(self.store, scope, key, found.epoch)
+        if found.entry is None:
+            return Look(policy, place)
+        kept = Hit(*found.entry)
+        takes = policy.may_read and policy.takes(kept.age_s)
+        return Look(policy, place, kept, kept if takes else None)
 
-    def use(self, look: Look, pool: str, request: Request) -> Lookup:
-        """What follows from a look: the stored answer, or the means to store the model's."""
-        policy, place = look.policy, look.place
-        if place is None:
-            return Lookup("bypass", BYPASS, policy)
-        usable = look.usable
-        if usable is not None and usable.ttl_s > 0:
-            return Lookup("hit", usable.status, policy, hit=usable)
-        times = self.times
-        fill = Fill(
+    def fill(self, place: Place, query: Query) -> Fill:
+        """To store what the model answers."""
+        times, request = self.times, query.request
+        return Fill(
             place,
-            pool,
+            query.pool,
             times.ttl_s * (1 - times.jitter * self._draw()),
             times.stale_s,
             AnswerReader(request.path, streamed=request.stream, choices=request.sequences),
         )
-        reason = "uri-miss" if policy.may_read else "request"
-        return Lookup("miss", f"forebay; fwd={reason}", policy, fill=fill, stale=usable)
-
-    async def look_up(
-        self,
-        *,
-        scope: Scope | None,
-        pool: str,
-        model: str,
-        request: Request,
-        body: bytes,
-        cache_control: str,
-        wanted: Wanted = "deterministic",
-    ) -> Lookup:
-        """As `look`, and then `use`."""
-        look = await self.look(
-            scope=scope,
-            pool=pool,
-            model=model,
-            request=request,
-            body=body,
-            cache_control=cache_control,
-            wanted=wanted,
-        )
-        return self.use(look, pool, request)
 
     async def purge(self, tenant: str, user: str | None = None) -> None:
         """All that was stored for the tenant, its users included, or for one user of it. What is in

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.cache import ExactCache, Scope, Secret, Times, scope_of
-from extproc.cache.exact import Lookup
+from extproc.cache import Caches, ExactCache, Found, Query, Scope, Secret, Times, scope_of
 from extproc.cache.key import exact_key
 from extproc.cache.memory import MemoryStore
 from extproc.cache.request_policy import cache_policy
@@ -219,13 +218,21 @@ def _cache(jitter: float = 0, draw: float = 0, clock: Callable[[], float] = lamb
     return ExactCache(MemoryStore(10_000, clock), SECRET, times, draw=lambda: draw)
 
 
-async def _ask(cache: ExactCache, scope: Scope | None = ACME, **changes: Any) -> Lookup:
+async def _ask(cache: ExactCache, scope: Scope | None = ACME, **changes: Any) -> Found:
     body = b'{"model":"auto","temperature":0,"messages":[{"role":"user","content":"hi"}]}'
-    asked = {"pool": "small", "model": "m", "cache_control": "", **changes}
-    return await cache.look_up(scope=scope, request=parse(CHAT, body), body=body, **asked)
+    asked = {"pool": "small", "model": "m", "cache_control": "", "wanted": "deterministic"}
+    return await Caches(cache).look_up(
+        Query(
+            scope=scope,
+            alike_scope=None,
+            request=parse(CHAT, body),
+            body=body,
+            **(asked | changes),
+        )
+    )
 
 
-def _answer_with(found: Lookup, body: dict[str, Any]) -> bool:
+def _answer_with(found: Found, body: dict[str, Any]) -> bool:
     assert found.fill
     found.fill.feed(orjson.dumps(body))
     return found.fill.end()

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from extproc.cache import ExactCache, Scope, Secret, Store, Times, scope_of
+from extproc.cache import Caches, ExactCache, Query, Scope, Secret, Store, Times, scope_of
 from extproc.cache.exact import Place
 from extproc.cache.memory import MemoryStore
 from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey, Partitions
@@ -81,13 +81,17 @@ class World:
         body = orjson.dumps(asked)
         pool = rng.choice(("small", "small", "small", "large"))
         mine = orjson.dumps([kind, scope and scope[1:], pool, asked["messages"]]).decode()
-        found = await cache.look_up(
-            scope=scope,
-            pool=pool,
-            model="m",
-            request=parse(CHAT, body),
-            body=body,
-            cache_control=rng.choice(("", "", "", "max-age=9", "no-cache")),
+        found = await Caches(cache).look_up(
+            Query(
+                scope=scope,
+                alike_scope=None,
+                wanted="deterministic",
+                pool=pool,
+                model="m",
+                request=parse(CHAT, body),
+                body=body,
+                cache_control=rng.choice(("", "", "", "max-age=9", "no-cache")),
+            )
         )
         self.seen[found.result] += 1
         if scope is None:

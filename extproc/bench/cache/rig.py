@@ -10,7 +10,6 @@ import orjson
 from extproc.bench.cache.vectors import Known
 from extproc.cache import Caches, ExactCache, Query, Secret, Times, scope_of
 from extproc.cache.caches import Found, pool_and_model
-from extproc.cache.exact import Look
 from extproc.cache.memory import MemoryStore
 from extproc.cache.partitions import MemoryPartitions
 from extproc.cache.semantic.budget import FalseHitBudget
@@ -66,7 +65,7 @@ class Rig:
 
     async def ask(self, text: str, user: str) -> Decided:
         asks = query(text, user)
-        exact = await look(self.caches.exact, asks)
+        exact = await self.caches.exact.look(asks)
         assert exact.place is not None
         began = time.thread_time()
         looked = await self.semantic.look(
@@ -84,18 +83,6 @@ class Rig:
 def exact_cache(store: Store) -> ExactCache:
     exact = ExactCacheConfig()
     return ExactCache(store, SECRET, Times(exact.ttl, exact.stale))
-
-
-async def look(exact: ExactCache, asks: Query) -> Look:
-    return await exact.look(
-        scope=asks.scope,
-        pool=asks.pool,
-        model=asks.model,
-        request=asks.request,
-        body=asks.body,
-        cache_control=asks.cache_control,
-        wanted=asks.wanted,
-    )
 
 
 def query(text: str, user: str) -> Query:

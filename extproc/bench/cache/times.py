@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from extproc.bench.bars import percentile
 from extproc.bench.cache.data import Pair
 from extproc.bench.cache.redis_server import binary, running
-from extproc.bench.cache.rig import DEFAULTS, SECRET, Rig, exact_cache, fill, look, query
+from extproc.bench.cache.rig import DEFAULTS, SECRET, Rig, exact_cache, fill, query
 from extproc.bench.cache.vectors import Embedded, Known
 from extproc.bench.lab import BenchError, say
 from extproc.cache import Caches, Query
@@ -92,7 +92,7 @@ async def exact_in_memory() -> list[Told]:
         took_us: list[float] = []
         for _ in range(_LOOKS):
             began = time.thread_time()
-            found = await look(caches.exact, asks)
+            found = await caches.exact.look(asks)
             took_us.append((time.thread_time() - began) * 1e6)
             _must_hit(found.hit is not None)
         told.append({"prompt_characters": characters, "looks": _LOOKS, **_spread(took_us)})
@@ -114,7 +114,7 @@ async def exact_in_redis(folder: Path) -> Told | str:
             misses = 0
             for _ in range(_REDIS_LOOKS):
                 began = time.perf_counter()
-                hit = (await look(caches.exact, asks)).hit
+                hit = (await caches.exact.look(asks)).hit
                 took_us.append((time.perf_counter() - began) * 1e6)
                 misses += hit is None
         finally:
