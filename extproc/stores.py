@@ -33,6 +33,7 @@ def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
     """None: off. Reads the secrets; ConfigError if they do not do. Within a running event loop."""
     if config.exact is None:
         return None
+    warm_up(config)
     read = credentials(config)
     secret, redis = Secret(read.secret), config.store.redis
     if redis is None:
@@ -77,6 +78,22 @@ def changed_caches(
     return caches
 
 
+def warm_up(config: CacheConfig) -> None:
+    """Load what the semantic cache needs, packages and word lists: half a second, which must not
+    pass on the event loop of a gateway that serves. ConfigError: a package is missing."""
+    if config.semantic is None:
+        return
+    try:
+        from extproc.cache.semantic import cache, gate
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"forebay.cache.semantic: the package {error.name} is missing: "
+            "pip install 'forebay[semantic]'"
+        ) from error
+    assert cache
+    gate.parse("Are the word lists loaded?")
+
+
 def _times(exact: ExactCacheConfig) -> Times:
     return Times(exact.ttl, exact.stale, exact.ttl_jitter)
 
@@ -84,14 +101,9 @@ def _times(exact: ExactCacheConfig) -> Times:
 def _semantic(
     config: SemanticCacheConfig, secret: Secret, partitions: "Partitions", clock: _Clock
 ) -> "SemanticCache":
-    try:
-        from extproc.cache.semantic.budget import FalseHitBudget
-        from extproc.cache.semantic.cache import SemanticCache
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"forebay.cache.semantic: the package {error.name} is missing: "
-            "pip install 'forebay[semantic]'"
-        ) from error
+    from extproc.cache.semantic.budget import FalseHitBudget
+    from extproc.cache.semantic.cache import SemanticCache
+
     embedder = _embedder(config.embedder)
     embedder.start()
     return SemanticCache(
