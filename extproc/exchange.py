@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from extproc import logs, openai, wire
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Flight, Found, Hit
+from extproc.cache import BYPASS, Fill, Flight, Found, Hit
 from extproc.costs import OTHER
 from extproc.gateway import Gateway
 from extproc.passing import Passing
@@ -27,6 +27,7 @@ _NOBODY = Tenant("default", ())  # until the tenant is known
 _ASK_AGAIN_S = 0.25
 _NO_QUEUE = '0.0;desc="position 0"'
 _AFTER_THE_CUT_S = 1.0
+_UNCACHED = Found("bypass", BYPASS)
 _FOLLOWING_SHARE = 0.5
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
@@ -336,6 +337,8 @@ class Exchange:
         )
         if self._policy.caches is None or query is None:
             return None
+        if "?" in headers.values.get(":path", ""):  # it reaches the server, which may read it
+            return _UNCACHED
         return await self._policy.caches.look_up(query)
 
     async def _use(

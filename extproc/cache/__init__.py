@@ -6,13 +6,14 @@ whatever keeps it: `memory`, `redis_store`.
 """
 
 from extproc.cache.caches import Caches, Found, Query
-from extproc.cache.exact import ExactCache, Fill, Hit, Times
+from extproc.cache.exact import BYPASS, ExactCache, Fill, Hit, Times
 from extproc.cache.flight import Flight
 from extproc.cache.key import Secret
 from extproc.cache.scope import Scope, scope_of
 from extproc.cache.store import Stats, Store, StoreUnavailable
 
 __all__ = [
+    "BYPASS",
     "Caches",
     "ExactCache",
     "Fill",
