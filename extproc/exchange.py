@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from extproc import logs, openai, wire
 from extproc.accounting import bill_told
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
-from extproc.cache import Fill, Flight, Found, Hit
+from extproc.cache import BYPASS, Fill, Flight, Found, Hit
 from extproc.front import (
     answer_without_body,
     class_index_of,
@@ -315,6 +315,8 @@ class Exchange:
         )
         if self._policy.caches is None or query is None:
             return None
+        if "?" in headers.values.get(":path", ""):  # it reaches the server, which may read it
+            return BYPASS
         return await self._policy.caches.look_up(query)
 
     async def _use(

@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-from extproc import config
+from extproc import config, stores
 from extproc.gateway import Gateway
 
 _log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ async def _take(path: Path, gateway: Gateway) -> None:
         )
     if loaded.config.admin != gateway.policy.config.admin:
         _log.warning("forebay.admin takes effect after a restart")
+    await asyncio.to_thread(stores.warm_up, loaded.config.cache)
     await gateway.configure(loaded.config)
 
 

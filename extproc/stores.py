@@ -34,6 +34,7 @@ def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
     """None: off. Reads the secrets; ConfigError if they do not do. Within a running event loop."""
     if config.exact is None:
         return None
+    warm_up(config)
     read = credentials(config)
     secret, redis = Secret(read.secret), config.store.redis
     if redis is None:
@@ -78,6 +79,23 @@ def changed_caches(
     return caches
 
 
+def warm_up(config: CacheConfig) -> None:
+    """Load what the semantic cache needs, packages and word lists: half a second, which must not
+    pass on the event loop of a gateway that serves. ConfigError: a package is missing."""
+    if config.semantic is None:
+        return
+    try:
+        from extproc.cache.semantic import cache, gate
+        from extproc.cache.semantic.stateless import why_stateful
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"forebay.cache.semantic: the package {error.name} is missing: {install('semantic')}"
+        ) from error
+    assert cache
+    gate.parse("Are the word lists loaded?")
+    why_stateful("Are the numbers loaded?")
+
+
 def _times(exact: ExactCacheConfig) -> Times:
     return Times(exact.ttl, exact.stale, exact.ttl_jitter)
 
@@ -85,17 +103,9 @@ def _times(exact: ExactCacheConfig) -> Times:
 def _semantic(
     config: SemanticCacheConfig, secret: Secret, partitions: "Partitions", clock: _Clock
 ) -> "SemanticCache":
-    try:
-        from extproc.cache.semantic.budget import FalseHitBudget
-        from extproc.cache.semantic.cache import SemanticCache
-        from extproc.cache.semantic.gate import parse
-        from extproc.cache.semantic.stateless import why_stateful
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"forebay.cache.semantic: the package {error.name} is missing: {install('semantic')}"
-        ) from error
-    for load in (parse, why_stateful):  # their words and numbers, 0.15 s: no request waits for it
-        load("Which words do you know?")
+    from extproc.cache.semantic.budget import FalseHitBudget
+    from extproc.cache.semantic.cache import SemanticCache
+
     embedder = _embedder(config.embedder)
     embedder.start()
     return SemanticCache(

@@ -5,7 +5,7 @@ says what a request allows, `scope` and `key` where its answer is filed, `store`
 whatever keeps it: `memory`, `redis_store`.
 """
 
-from extproc.cache.caches import Caches, Found
+from extproc.cache.caches import BYPASS, Caches, Found
 from extproc.cache.exact import ExactCache, Fill, Hit, Query, Times
 from extproc.cache.flight import Flight
 from extproc.cache.key import Secret
@@ -13,6 +13,7 @@ from extproc.cache.scope import Scope, scope_of
 from extproc.cache.store import Stats, Store, StoreUnavailable
 
 __all__ = [
+    "BYPASS",
     "Caches",
     "ExactCache",
     "Fill",

@@ -37,6 +37,10 @@ class Found(NamedTuple):
     looked: "Looked | None" = None
 
 
+BYPASS = Found("bypass", "forebay; fwd=bypass")
+"""For a request that is neither looked for nor stored."""
+
+
 class Caches:
     """`semantic`: None where it is off."""
 
@@ -78,7 +82,7 @@ class Caches:
         exact, looked = seen.exact, seen.looked
         place, stale = exact.place, exact.usable
         if place is None:
-            return Found("bypass", "forebay; fwd=bypass")
+            return BYPASS
         if exact.hit is not None:
             return Found("hit", exact.hit.status, exact.hit)
         status = "forebay; fwd=uri-miss" if exact.policy.may_read else "forebay; fwd=request"

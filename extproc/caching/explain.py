@@ -162,6 +162,9 @@ class _Way:
         if query.wanted == "asked":
             stored = "what a client asks for by max-age, only"
         self._say("policy", f"scope {tenant.caching.scope}; stored: {stored}")
+        if "?" in why.path:
+            self._say("cacheable", "no, its path has a query, which the server may read")
+            self._end("bypass", "bypass: its path has a query, which the server may read")
         return query
 
     def _cacheable(self, query: Query, look: Look) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.client import Answer, Gateway, chat
+from tests.e2e.client import CHAT, Answer, Gateway, chat
 from tests.gateways import MakeGateway
 
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
@@ -104,6 +104,14 @@ async def test_whatever_can_change_the_answer_is_in_the_key(
         assert not hit(second)
     assert not hit(second)
     assert second.status == 200
+
+
+async def test_what_has_a_query_is_not_cached(gateway: Gateway) -> None:
+    """It reaches the server, which may answer by it."""
+    for _ in range(2):
+        answer = await gateway.ask(cold("query"), path=f"{CHAT}?api-version=2")
+        assert answer.headers["cache-status"] == "forebay; fwd=bypass"
+    assert not hit(await gateway.ask(cold("query")))
 
 
 async def test_what_cannot_change_it_is_not(gateway: Gateway) -> None:

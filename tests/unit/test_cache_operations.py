@@ -137,6 +137,12 @@ def test_rules_that_choose_are_named(shared: Running) -> None:
             "refused: model_not_allowed",
         ),
         (b"{", ("--tenant", "acme"), "refused", "refused: 400 invalid_request"),
+        (
+            body("x"),
+            ("--tenant", "acme", "--path", "/v1/chat/completions?v=1"),
+            "bypass",
+            "bypass: its path has a query, which the server may read",
+        ),
         (body("x"), ("--tenant", "acme", "--path", "/v2"), "refused", "refused: 404 unknown_url"),
         (
             body("x")[:-1] + b',"z":' + b"[" * 300 + b"]" * 300 + b"}",

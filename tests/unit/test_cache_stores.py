@@ -1,6 +1,8 @@
 """What every store does, in memory and with a real Redis."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 
 import orjson
@@ -177,3 +179,21 @@ async def test_a_first_purge_finds_no_epoch_and_still_holds(store: Store) -> Non
     store.put(ANN, KEY, epoch, answer("old"), 60, 0)
     await asyncio.sleep(0.03)
     assert await got(store, ANN) is None
+
+
+def test_what_a_reload_loads_on_a_thread_needs_no_loading_on_the_event_loop() -> None:
+    """Half a second, else: in which no exchange goes on."""
+    code = """if True:
+        import sys, time
+        from extproc import config, stores
+        stores.warm_up(config.CacheConfig.model_validate({"exact": {}, "semantic": {}}))
+        began, before = time.process_time(), set(sys.modules)
+        from extproc.cache.semantic.cache import SemanticCache
+        from extproc.cache.semantic.gate import parse
+        parse("How do I boil an egg?")
+        print(time.process_time() - began, len(set(sys.modules) - before))
+    """
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    took_s, loaded = done.stdout.split()
+    assert float(took_s) < 0.1  # the word lists take 0.2 s
+    assert int(loaded) == 0
