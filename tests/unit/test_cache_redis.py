@@ -348,7 +348,9 @@ async def test_too_many_at_once_are_a_miss_at_once(server: RedisServer) -> None:
 
 
 async def test_keys_that_are_read_together_lie_together_in_a_cluster(tmp_path: Path) -> None:
-    server = RedisServer("--cluster-enabled", "yes", cwd=tmp_path)
+    # By itself it takes the port 10,000 above its own, which may be taken.
+    bus = ("--cluster-port", str(free_port()))
+    server = RedisServer("--cluster-enabled", "yes", *bus, cwd=tmp_path)
     server.start()
     try:
         link = Link(Settings(server.url, time_limit_s=2))
