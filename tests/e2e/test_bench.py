@@ -6,16 +6,18 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 REQUESTS = 20
 CHUNKS = 200  # of 8 streams: a tick of the CPU clock is 6 us for each
 
 
-def bench(*arguments: str) -> Any:
+def bench(*arguments: str, timeout_s: float = 100) -> Any:
     done = subprocess.run(
         (sys.executable, "-m", "extproc", "bench", *arguments, "--json"),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -95,8 +97,9 @@ def test_overload_measures_every_kind_of_contender() -> None:
     assert {type(bar["holds"]) for bar in told["bars"]} == {bool}
 
 
+@pytest.mark.timeout(240)  # 9 s alone; its embedder, which is nice to others, waits for them here
 def test_cache_judges_its_own_texts_and_times_the_caches() -> None:
-    told = bench("cache", "--lines", "40")
+    told = bench("cache", "--lines", "40", timeout_s=220)
     by_name = {file["file"]: file for file in told["pairs"]}
     assert {"semantic-pairs.jsonl", "semantic-pairs-more.jsonl", "semantic-fresh.jsonl"} <= set(
         by_name
