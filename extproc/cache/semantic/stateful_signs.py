@@ -79,6 +79,11 @@ _WHEN = (
     "morning|afternoon|evening|night|season|spring|summer|autumn|winter|hour|minutes?|days?"
 )
 
+_CURRENCY = (
+    "(?:usd|eur|gbp|jpy|chf|inr|cny|cad|aud|btc|dollars?|euros?|yen|yuan|won|rupees?|pesos?|"
+    "francs?|kron[aer]+|rand|lira|zloty|bitcoins?)"
+)
+
 CERTAIN = (
     Sign(
         "conversation",
@@ -112,6 +117,8 @@ CERTAIN = (
             r"^(?:i|we) (?:would )?like (?!to )|\bi wanted\b|^the \w+(?: \w+)? one[.!]*$",
             r"^i (?:do not|did not) (?:understand|get|mean)\b|^i (?:think|meant|agree|"
             r"disagree)\b",
+            r"\b(?:of|between|from) the (?:two|three|four|five|six)(?: (?:is|are|was|were|has|have|"
+            r"do|does|did|will|would|can|could|should)\b|[?.!]*$)",
             r"^can you (?:redo|repeat|elaborate|clarify|expand)\b|\bmore detail\b",
         ),
         unless=any_of(r"^how (?:do|can|to) .*\b(?:what|whether)\b.*\bmeant\b"),
@@ -270,6 +277,12 @@ CERTAIN = (
             r"key) rate (?:in|of)|deals on|charts)\b",
             r"\b(?:ounce|barrel|gram|kilo|litre|liter|gallon) of (?:gold|silver|oil|petrol|gas|"
             r"diesel)\b",
+            rf"\b{_CURRENCY}\b.{{0,20}}\b(?:to|in|into|for|per|buys?|is|are|makes?)\b.{{0,12}}"
+            rf"\b{_CURRENCY}\b",
+            # Of the living: names stand as `name` here.
+            r"\bhow old (?:is|are) (?:(?:the )?name|\w+)[?.!]*$|\b(?:is|are) name (?:alive|dead|"
+            r"married|single|divorced|retired|engaged|dating|pregnant)\b|^who (?:is|are) name "
+            r"(?:married|engaged|dating)|^where (?:does|do) name (?:live|work|play)\b",
             r"\bthe score\b|\b(?:is|are) (?:leading|winning|losing|playing|trending|coming)\b",
             r"\bprice of (?:a |one )?(?:bitcoin|btc|ethereum|gold|silver|oil|petrol|gas|diesel|"
             r"\w+coin)\b|\b(?:gold|oil|bitcoin) price\b",
