@@ -12,7 +12,7 @@ from tests.gateways import MakeGateway, gateways
 # alone at the end (with --dist loadfile --no-loadscope-reorder).
 LONG_S = {
     "test_endings": 68,
-    "test_bench": 55,
+    "test_bench": 65,
     "test_operation": 52,
     "test_lifecycle": 50,
     "test_alerts": 50,
@@ -21,11 +21,14 @@ LONG_S = {
     "test_guard": 31,
     "test_numbers": 30,
     "test_identity": 27,
+    "test_ttft": 25,
+    "test_cache": 25,
     "test_admission": 26,
     "test_doctor": 25,
     "test_costs": 24,
     "test_soak": 22,
     "test_overload": 22,
+    "test_one_flight": 20,
 }
 
 
