@@ -159,7 +159,9 @@ class Gateway:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def wait_until_accounted(self) -> None:
-        """Until Envoy's log has told of every admitted exchange."""
+        """Until Envoy's log has told of every admitted exchange, which end a little after their
+        clients have their answers."""
+        self.wait_until_idle()
         self.until(
             lambda: (
                 self.metric("forebay_answers_total")
