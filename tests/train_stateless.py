@@ -23,9 +23,10 @@ DATA = Path(__file__).parent / "unit" / "data"
 SETS = ("fresh", "texts", "held", "more")
 FOLDS = 10
 PENALTIES = (0.3, 1.0, 3.0, 10.0)
-PRECISION = 0.92
+PRECISION = 0.88
 """Of the model alone, on texts that it did not see: its threshold is the lowest that reaches it.
-Not of the model and the rules together: the rules were written with these texts in view."""
+Not of the model and the rules together: the rules were written with these texts in view. A text
+refused for nothing costs a miss, one that passes may cost a wrong answer."""
 
 Rows = NDArray[np.float64]
 Flags = NDArray[np.bool_]
