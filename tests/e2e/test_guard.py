@@ -207,7 +207,7 @@ async def test_a_client_that_leaves_frees_slot_and_server(gateway: Gateway) -> N
 
 
 @pytest.fixture(scope="module")
-def silent(make_gateway: MakeGateway) -> Gateway:
+def silent_stack(make_gateway: MakeGateway) -> Gateway:
     """Half a second of silence is a stall; the deadline is far away."""
     policy = {
         "pools": GUARDED,
@@ -215,6 +215,23 @@ def silent(make_gateway: MakeGateway) -> Gateway:
         "response": {"deadline": "20s", "stall": "500ms"},
     }
     return make_gateway(policy=policy)
+
+
+@pytest.fixture
+def silent(silent_stack: Gateway) -> Gateway:
+    """With servers that are trusted again: after three bad endings one is left alone for a while,
+    and another pool answers."""
+    for pool, model in (("small", "small-7b"), ("large", "large-70b")):
+        silent_stack.set_faults(pool, {})
+        body = chat(model=model, stream=True, max_tokens=2)
+        silent_stack.until(
+            lambda body=body, pool=pool: (
+                asyncio.run(silent_stack.ask(body)).headers.get("x-forebay-served-by") == pool
+            ),
+            f"{pool} is not trusted again",
+            limit_s=10,
+        )
+    return silent_stack
 
 
 @pytest.mark.parametrize("model", ["small-7b", "large-70b"])
