@@ -326,7 +326,7 @@ class Exchange:
         that has expired, for the case that the request would be shed. `size_bytes`: what is held
         here of its body."""
         self._fill, self._cache_status = found.fill, found.status
-        result, hit, lever = found.result, found.hit, "exact_hit"
+        result, hit = found.result, found.hit
         if found.under_way is not None:
             answer = await self._follow(found.under_way, size_bytes)
             if answer is not None:
@@ -342,19 +342,17 @@ class Exchange:
         self._gateway.metrics.cache[result, self._tenant.label] += 1
         if hit is None:
             return found.stale
-        if result == "semantic_hit":
-            lever = "semantic_hit"
+        kind = "semantic" if result == "semantic_hit" else "exact"
         self._gateway.ledger.hit(
             self._config,
-            lever,
+            f"{kind}_hit",
             pool=route.wanted,
             tenant=self._tenant.label,
             batch=CLASSES[self._class_index] == "batch",
             prompt=hit.answer.prompt_tokens,
             completion=hit.answer.completion_tokens,
         )
-        reason = "semantic" if lever == "semantic_hit" else "exact"
-        raise self._replay(hit, request, self._cache_status, f"cache; reason={reason}")
+        raise self._replay(hit, request, self._cache_status, f"cache; reason={kind}")
 
     async def _follow(
         self, other: Flight[bytes, openai.Answer], size_bytes: int

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from extproc.cache import Caches, ExactCache, Secret, Times
+from extproc.cache import Caches, ExactCache, Secret, Store, Times
 from extproc.cache.memory import MemoryStore
 from extproc.config import (
     CacheConfig,
@@ -20,7 +20,7 @@ from extproc.config import (
 from extproc.extras import install
 
 if TYPE_CHECKING:
-    from extproc.cache.partitions import Partitions
+    from extproc.cache.partitions import MemoryPartitions, Partitions
     from extproc.cache.redis_link import Link
     from extproc.cache.semantic.cache import SemanticCache
     from extproc.embedders import Embedder
@@ -36,32 +36,21 @@ def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
         return None
     warm_up(config)
     read = credentials(config)
-    secret, redis = Secret(read.secret), config.store.redis
-    if redis is None:
-        store = MemoryStore(config.exact.max_bytes, clock)
-        exact = ExactCache(store, secret, _times(config.exact))
-        if config.semantic is None:
-            return Caches(exact)
-        from extproc.cache.partitions import MemoryPartitions
-
-        alike = config.semantic
-        partitions = MemoryPartitions(alike.max_entries, alike.max_bytes, clock)
-        store.dropped = partitions.drop
-        return Caches(exact, _semantic(alike, secret, partitions, clock))
-
-    from extproc.cache.redis_store import RedisStore
-
-    link = _link(redis, read.redis_password)
-    exact = ExactCache(RedisStore(link, secret), secret, _times(config.exact))
-    if config.semantic is None:
+    secret, redis, alike = Secret(read.secret), config.store.redis, config.semantic
+    link = None if redis is None else _link(redis, read.redis_password)
+    store = MemoryStore(config.exact.max_bytes, clock) if link is None else _shared(link, secret)
+    exact = ExactCache(store, secret, _times(config.exact))
+    if alike is None:
         return Caches(exact)
-    from extproc.cache.partitions import MemoryPartitions
-    from extproc.cache.redis_partitions import RedisPartitions
 
-    alike = config.semantic
-    copies = MemoryPartitions(alike.max_entries, alike.max_bytes, time.time)
-    shared = RedisPartitions(link, secret, copies)
-    return Caches(exact, _semantic(alike, secret, shared, time.time))
+    from extproc.cache.partitions import MemoryPartitions
+
+    now = clock if link is None else time.time  # which all processors have
+    here = MemoryPartitions(alike.max_entries, alike.max_bytes, now)
+    if isinstance(store, MemoryStore):
+        store.dropped = here.drop
+    questions = here if link is None else _shared_questions(link, secret, here)
+    return Caches(exact, _semantic(alike, secret, questions, now))
 
 
 def changed_caches(
@@ -142,6 +131,18 @@ def _embedder(config: EmbedderConfig) -> "Embedder":
         time_limit_s=config.time_limit,
         most_in_flight=config.at_once,
     )
+
+
+def _shared(link: "Link", secret: Secret) -> Store:
+    from extproc.cache.redis_store import RedisStore
+
+    return RedisStore(link, secret)
+
+
+def _shared_questions(link: "Link", secret: Secret, here: "MemoryPartitions") -> "Partitions":
+    from extproc.cache.redis_partitions import RedisPartitions
+
+    return RedisPartitions(link, secret, here)
 
 
 def _link(redis: RedisConfig, password: str | None) -> "Link":

@@ -62,7 +62,7 @@ class Caches:
         looked = await self.semantic.look(
             scope=query.alike_scope,
             place=place,
-            pool=pool_and_model(query),
+            pool=query.served_by,
             request=query.request,
             body=query.body,
             policy=exact.policy,
@@ -116,11 +116,6 @@ class Caches:
         if self.semantic is not None:
             await self.semantic.close()
         await self.exact.store.close()
-
-
-def pool_and_model(query: Query) -> str:
-    """Whose answer it would be, for SemanticCache.look."""
-    return f"{query.pool}={query.model}"
 
 
 def _tell_when_stored(semantic: "SemanticCache", looked: "Looked", fill: Fill) -> None:

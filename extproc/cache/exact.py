@@ -113,6 +113,11 @@ class Query(NamedTuple):
     """What `request` was parsed from."""
     cache_control: str
 
+    @property
+    def served_by(self) -> str:
+        """Whose answer it would be: the pool, and what it serves."""
+        return f"{self.pool}={self.model}"
+
 
 class Look(NamedTuple):
     """What there is for a request; to look changes nothing. `place`: None where it is neither read
@@ -152,8 +157,9 @@ class ExactCache:
         policy = cache_policy(query.cache_control, request.temperature, query.wanted)
         if scope is None or not policy.may_store:
             return Look(policy)
-        of = f"{query.pool}={query.model}"
-        key = exact_key(self.secret, scope, of, request.path, query.body, request.members)
+        key = exact_key(
+            self.secret, scope, query.served_by, request.path, query.body, request.members
+        )
         if key is None:
             return Look(policy)
         found = await self.store.get(scope, key)

@@ -9,7 +9,7 @@ import orjson
 
 from extproc.bench.cache.vectors import Known
 from extproc.cache import Caches, ExactCache, Query, Secret, Times, scope_of
-from extproc.cache.caches import Found, pool_and_model
+from extproc.cache.caches import Found
 from extproc.cache.memory import MemoryStore
 from extproc.cache.partitions import MemoryPartitions
 from extproc.cache.semantic.budget import FalseHitBudget
@@ -71,7 +71,7 @@ class Rig:
         looked = await self.semantic.look(
             scope=asks.alike_scope,
             place=exact.place,
-            pool=pool_and_model(asks),
+            pool=asks.served_by,
             request=asks.request,
             body=asks.body,
             policy=exact.policy,
