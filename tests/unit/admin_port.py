@@ -1,4 +1,4 @@
-"""An admin port that says one thing, for tests of the commands that ask it."""
+"""A port that says one thing, for tests of the commands that ask it."""
 
 import threading
 from collections.abc import Iterator
@@ -8,12 +8,12 @@ from typing import Any
 
 
 @contextmanager
-def admin_port(path: str, body: bytes) -> Iterator[str]:
-    """Its URL; `body` is at `path`, and nothing elsewhere."""
+def admin_port(path: str | None, body: bytes) -> Iterator[str]:
+    """Its URL; `body` is at `path`, and nothing elsewhere. None: it is everywhere."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == path else 404)
+            self.send_response(200 if path in (None, self.path) else 404)
             self.end_headers()
             self.wfile.write(body)
 

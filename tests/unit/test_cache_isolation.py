@@ -18,7 +18,7 @@ from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore
 from extproc.openai import CHAT, parse
-from tests.redis_server import MISSING, RedisServer, binary
+from tests.redis_server import RedisServer, redis_server
 
 CASES = int(os.environ.get("FOREBAY_ISOLATION_CASES", "600"))
 SEED = int(os.environ.get("FOREBAY_ISOLATION_SEED", str(time.time_ns() % 10**6)))
@@ -147,12 +147,7 @@ async def test_nothing_crosses_a_scope_in_memory() -> None:
 
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    if binary() is None:
-        pytest.skip(MISSING)
-    one = RedisServer(cwd=tmp_path_factory.mktemp("redis"))
-    one.start()
-    yield one
-    one.kill()
+    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 async def test_nothing_crosses_a_scope_in_a_redis_of_two_processors(server: RedisServer) -> None:

@@ -18,7 +18,7 @@ from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey, Vecto
 from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore
-from tests.redis_server import MISSING, RedisServer, binary
+from tests.redis_server import RedisServer, redis_server
 from tests.unit.test_cache_stores import ACME, ANN, BOB, PUBLIC, SECRET, answer
 
 D = 8
@@ -170,12 +170,7 @@ async def test_what_was_made_of_a_prompt_stays_with_it() -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    if binary() is None:
-        pytest.skip(MISSING)
-    one = RedisServer(cwd=tmp_path_factory.mktemp("redis"))
-    one.start()
-    yield one
-    one.kill()
+    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 @asynccontextmanager

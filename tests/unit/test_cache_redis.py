@@ -20,7 +20,7 @@ from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore, answer_name, epoch_names
 from extproc.up import free_port
-from tests.redis_server import MISSING, RedisServer, binary
+from tests.redis_server import MISSING, RedisServer, binary, redis_server
 from tests.unit.test_cache_stores import ACME, ANN, KEY, SECRET, answer, got, put
 
 LIMIT_S = 0.02
@@ -32,18 +32,12 @@ pytestmark = pytest.mark.skipif(binary() is None, reason=MISSING)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RedisServer]:
-    one = RedisServer(cwd=tmp_path)
-    one.start()
-    yield one
-    one.kill()
+    yield from redis_server(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    one = RedisServer(cwd=tmp_path_factory.mktemp("redis"))
-    one.start()
-    yield one
-    one.kill()
+    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from extproc.cache.memory import MemoryStore
 from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_store import RedisStore
 from extproc.openai import CHAT, Answer, UnreadAnswer
-from tests.redis_server import MISSING, RedisServer, binary
+from tests.redis_server import RedisServer, redis_server
 
 SECRET = Secret(b"0123456789abcdef")
 ACME = Scope("tenant", "acme", "")
@@ -31,12 +31,7 @@ def answer(text: str = "yes") -> Answer:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    if binary() is None:
-        pytest.skip(MISSING)
-    one = RedisServer(cwd=tmp_path_factory.mktemp("redis"))
-    one.start()
-    yield one
-    one.kill()
+    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 @pytest.fixture(params=["memory", "redis"])

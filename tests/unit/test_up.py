@@ -1,10 +1,7 @@
 """`forebay up` in front of real servers: what it takes from them, and when it refuses them."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +9,15 @@ import pytest
 
 from extproc.up import Options, UpError
 from extproc.up.render import reference_config, render
+from tests.unit.admin_port import admin_port
 
 QWEN = {"id": "qwen", "max_model_len": 4000}
 LLAMA = {"id": "llama", "max_model_len": 8000}
 
 
-@contextmanager
-def server(listed: Any) -> Iterator[str]:
+def server(listed: Any) -> AbstractContextManager[str]:
     """The URL of a server that answers every GET with this list of models."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"object": "list", "data": listed}).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join()
+    return admin_port(None, json.dumps({"object": "list", "data": listed}).encode())
 
 
 def pools(folder: Path, *replicas_of_small: Any) -> dict[str, Any]:
