@@ -221,14 +221,16 @@ class Exchange:
         )
         await self._stream.send(
             wire.admit(
-                kind="stream" if request.stream else "json",
-                tiers=tiers,
-                tenant=self._tenant.label,
-                route=f"{first}; reason={reason}",
-                cache_status=self._cache_status,
-                hide_usage=request.usage_splice is not None,
-                models=self._policy.model_names(request.model, tiers),
-                uncounted=self._policy.uncounted,
+                wire.AdmitFacts(
+                    kind="stream" if request.stream else "json",
+                    tiers=tiers,
+                    tenant=self._tenant.label,
+                    route=f"{first}; reason={reason}",
+                    cache_status=self._cache_status,
+                    hide_usage=request.usage_splice is not None,
+                    models=self._policy.model_names(request.model, tiers),
+                    uncounted=self._policy.uncounted,
+                ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
                     ("queue", _queue(self._waited_s, lease.position)),

@@ -148,26 +148,32 @@ def read(data: bytes) -> Message:
     return OtherPhase(_PASS_BYTES.get(phase or "", b""))
 
 
+class AdmitFacts(NamedTuple):
+    """What is the same for many requests that reach the models. `tiers`: cluster names in the order
+    of the attempts. `tenant` to `uncounted`, and `kind`: metadata under `forebay`, read by the
+    tiers' upstream filters, response headers and the access log."""
+
+    kind: Admit
+    tiers: tuple[str, ...]
+    tenant: str
+    route: str
+    cache_status: str
+    hide_usage: bool
+    models: str
+    uncounted: str
+
+
 def admit(
+    facts: AdmitFacts,
     *,
-    kind: Admit,
-    tiers: tuple[str, ...],
-    tenant: str,
-    route: str,
-    cache_status: str,
-    hide_usage: bool,
-    models: str,
-    uncounted: str,
     timeout_ms: int,
     request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
-    `tiers`: cluster names in the order of the attempts. `tenant` to `uncounted`: metadata under
-    `forebay`, read by the tiers' upstream filters, response headers and the access log; the same
-    for many requests. `request_facts`: under `forebay_request`, of this one. `body`: the new body,
-    or None to leave the client's.
+    `request_facts`: metadata under `forebay_request`, of this one. `body`: the new body, or None to
+    leave the client's.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
@@ -176,39 +182,28 @@ def admit(
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body
     _set_metadata(reply, "forebay_request", request_facts)
-    prepared = _admit_prepared(
-        kind, tiers, tenant, route, cache_status, hide_usage, models, uncounted
-    )
-    return prepared + reply.SerializeToString()
+    return _admit_prepared(facts) + reply.SerializeToString()
 
 
 @lru_cache(maxsize=1024)
-def _admit_prepared(
-    kind: Admit,
-    tiers: tuple[str, ...],
-    tenant: str,
-    route: str,
-    cache_status: str,
-    hide_usage: bool,
-    models: str,
-    uncounted: str,
-) -> bytes:
+def _admit_prepared(facts: AdmitFacts) -> bytes:
     reply = ProcessingResponse()
     common = reply.request_body.response
     common.clear_route_cache = True
-    _set(common.header_mutation, ADMIT_HEADER, kind)
-    _set(common.header_mutation, "x-envoy-max-retries", str(len(tiers) - 1))
-    facts = (
-        ("kind", kind),
-        ("tenant", tenant),
-        ("route", route),
-        ("cache_status", cache_status),
-        ("hide_usage", "1" if hide_usage else "0"),
-        ("models", models),
-        ("uncounted", uncounted),
+    _set(common.header_mutation, ADMIT_HEADER, facts.kind)
+    _set(common.header_mutation, "x-envoy-max-retries", str(len(facts.tiers) - 1))
+    metadata = (
+        ("kind", facts.kind),
+        ("tenant", facts.tenant),
+        ("route", facts.route),
+        ("cache_status", facts.cache_status),
+        ("hide_usage", "1" if facts.hide_usage else "0"),
+        ("models", facts.models),
+        ("uncounted", facts.uncounted),
     )
-    _set_metadata(reply, "forebay", facts)
-    reply.dynamic_metadata.update({"pg": {"priority_groups": [{"name": tier} for tier in tiers]}})
+    _set_metadata(reply, "forebay", metadata)
+    groups = [{"name": tier} for tier in facts.tiers]
+    reply.dynamic_metadata.update({"pg": {"priority_groups": groups}})
     return reply.SerializeToString()
 
 

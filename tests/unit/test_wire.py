@@ -69,9 +69,7 @@ def test_a_message_that_only_passes_is_answered_in_its_own_phase() -> None:
 def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
     reply = ProcessingResponse.FromString(
         wire.admit(
-            kind="json",
-            tiers=("small", "small", "large"),
-            **_FACTS,
+            wire.AdmitFacts(kind="json", tiers=("small", "small", "large"), **_FACTS),
             timeout_ms=1500,
             request_facts=(("queue_ms", "0.1"),),
             body=b"{}",
@@ -98,7 +96,12 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
 
 def test_a_client_body_that_stays_is_not_sent_back() -> None:
     reply = ProcessingResponse.FromString(
-        wire.admit(kind="json", tiers=("s",), **_FACTS, timeout_ms=1, request_facts=(), body=None)
+        wire.admit(
+            wire.AdmitFacts(kind="json", tiers=("s",), **_FACTS),
+            timeout_ms=1,
+            request_facts=(),
+            body=None,
+        )
     )
     assert not reply.request_body.response.HasField("body_mutation")
 
