@@ -3,7 +3,7 @@
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from extproc.config.policy import DurationS
+from extproc.config.values import DurationS
 
 _DURATION: TypeAdapter[float] = TypeAdapter(DurationS)
 

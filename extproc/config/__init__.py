@@ -4,26 +4,28 @@ The only package that reads files. Every mistake is a ConfigError whose lines be
 the offending key, for example `forebay.pools.small.slots: must be above 0`.
 """
 
+from extproc.config.caching import (
+    CacheConfig,
+    CacheScope,
+    CacheWanted,
+    EmbedderConfig,
+    ExactCacheConfig,
+    RedisConfig,
+    SemanticCacheConfig,
+    TenantCacheConfig,
+)
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
     AdmissionConfig,
-    CacheConfig,
-    CacheScope,
-    CacheWanted,
     Config,
     ConfigError,
     CostsConfig,
-    EmbedderConfig,
-    ExactCacheConfig,
     Expiry,
     PoolConfig,
     PriceConfig,
-    RedisConfig,
     ResponseConfig,
     RoutingConfig,
-    SemanticCacheConfig,
-    TenantCacheConfig,
     TenantConfig,
 )
 from extproc.config.secrets import Credentials, credentials

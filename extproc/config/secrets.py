@@ -7,7 +7,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from extproc.config.policy import CacheConfig, ConfigError
+from extproc.config.caching import CacheConfig
+from extproc.config.policy import ConfigError
 
 CACHE_SECRET = "FOREBAY_CACHE_SECRET"
 REDIS_PASSWORD = "FOREBAY_REDIS_PASSWORD"

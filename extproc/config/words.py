@@ -7,23 +7,25 @@ from typing import cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from extproc.config.policy import (
-    AdmissionConfig,
+from extproc.config.caching import (
     CacheConfig,
-    Config,
-    CostsConfig,
     EmbedderConfig,
     ExactCacheConfig,
+    RedisConfig,
+    SemanticCacheConfig,
+    StoreConfig,
+    TenantCacheConfig,
+)
+from extproc.config.policy import (
+    AdmissionConfig,
+    Config,
+    CostsConfig,
     ExpiryConfig,
     PoolConfig,
     PriceConfig,
-    RedisConfig,
     ResponseConfig,
     RoutingConfig,
-    SemanticCacheConfig,
     SloConfig,
-    StoreConfig,
-    TenantCacheConfig,
     TenantConfig,
 )
 
