@@ -13,6 +13,7 @@ from extproc.bench import cli as bench
 from extproc.caching import cli as caching
 from extproc.costs import cli as costs
 from extproc.doctor import cli as doctor
+from extproc.learning import cli as learning
 from extproc.plan import cli as plan
 from extproc.up import Interrupted, Options, Stack, UpError, reference_config
 from serving import cli as sim
@@ -264,6 +265,7 @@ def _replace(file: Path, text: str) -> None:
 app.command("plan")(plan.command)
 app.command("costs")(costs.command)
 app.command("doctor")(doctor.command)
+app.command("train-router")(learning.command)
 app.command("vllm")(vllm_profiles.vllm)
 app.add_typer(caching.app, name="cache")
 app.add_typer(sim.app, name="sim")

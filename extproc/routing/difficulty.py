@@ -1,39 +1,66 @@
-"""Is this prompt for the small or for the large pool? Rules on the last user message alone.
+"""Is this text for the small or for the large pool? One question, four ways to answer it.
 
-Whole words, any case. A later policy may learn this; the rules are what it has to beat.
+`off` always says the same, `rules` look for words, `prior` and `learned` send a promised share of
+the traffic large: that with the highest scores. Pins and named models are honoured before this.
 """
 
-import re
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import Protocol
 
-# A client that has less time than this gets the small pool, whatever it asks.
-_IMPATIENT_MS = 1000
-_SHORT_QUESTION_WORDS = 20
-# What is looked at of a long text: its beginning and its end, where people say what they want.
-_LOOKED_AT_CHARS = 8192
-_HARD = re.compile(r"\b(compare|analyse|analyze|why|design)\b", re.IGNORECASE)
-
-
-class Judgement(NamedTuple):
-    size: Literal["small", "large"]
-    reason: str
+from extproc.routing import prior, rules
+from extproc.routing.features import Features, features
+from extproc.routing.learned import Model, Trees
+from extproc.routing.rules import Judgement, Size
+from extproc.routing.share import ShareKeeper
 
 
-def judge(last_user_text: str, latency_budget_ms: float | None) -> Judgement:
-    """The first rule that applies, with its name as the reason. Of a text above 16,384 characters
-    the middle is not looked at: a rule must not cost more than the request is worth."""
-    if latency_budget_ms is not None and latency_budget_ms < _IMPATIENT_MS:
-        return Judgement("small", "latency-budget")
-    if len(last_user_text) > 2 * _LOOKED_AT_CHARS:
-        ends = (last_user_text[:_LOOKED_AT_CHARS], last_user_text[-_LOOKED_AT_CHARS:])
-        last_user_text = " ... ".join(ends)
-    if "?" in last_user_text and _fewer_words_than(last_user_text, _SHORT_QUESTION_WORDS):
-        return Judgement("small", "short-question")
-    if match := _HARD.search(last_user_text):
-        return Judgement("large", f"word-{match[1].lower()}")
-    return Judgement("small", "default")
+class Difficulty(Protocol):
+    def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        """`text`: of the last user message. `latency_budget_ms`: what the client has left, if it
+        said so; too little goes small, whatever the text. Called once for each request that is to
+        be routed, since a share is kept by what was decided before. Reasons are few: they label
+        metrics."""
+        ...
 
 
-def _fewer_words_than(text: str, limit: int) -> bool:
-    # maxsplit keeps a megabyte prompt from being cut into words that nobody counts.
-    return len(text.split(maxsplit=limit)) < limit
+class Off:
+    """No text is looked at: `size` for all."""
+
+    def __init__(self, size: Size) -> None:
+        self._judgement = Judgement(size, "default")
+
+    def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        return rules.hurried(latency_budget_ms) or self._judgement
+
+
+class Rules:
+    """See extproc.routing.rules."""
+
+    def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        return rules.judge(text, latency_budget_ms)
+
+
+class Scored:
+    """Large are those with the highest scores, so many that it is the promised share of all that
+    are scored; a client in a hurry is not. Each processor keeps the share of its own traffic."""
+
+    def __init__(self, name: str, score: Callable[[Features], float], share: float) -> None:
+        """`name`: how the reason begins. `share`: see ShareKeeper."""
+        self._score = score
+        self._keeper = ShareKeeper(share)
+        self._small = Judgement("small", f"{name}-easy")
+        self._large = Judgement("large", f"{name}-hard")
+
+    def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        if hurried := rules.hurried(latency_budget_ms):
+            return hurried
+        large = self._keeper.is_large(self._score(features(text)))
+        return self._large if large else self._small
+
+
+def by_prior(share: float) -> Scored:
+    return Scored("prior", prior.score, share)
+
+
+def by_model(model: Model, share: float) -> Scored:
+    return Scored("learned", Trees(model.base, model.trees).score, share)

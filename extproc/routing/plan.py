@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal, NamedTuple
 
 from extproc.config import PoolConfig, RoutingConfig
-from extproc.routing.difficulty import judge
+from extproc.routing.rules import judge
 
 Why = Literal["model_not_found", "model_not_allowed"]
 

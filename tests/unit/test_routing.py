@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.config import PoolConfig, RoutingConfig
 from extproc.routing import Plan, Router, Unroutable
-from extproc.routing.difficulty import judge
+from extproc.routing.rules import judge
 
 POOLS = {
     "small": PoolConfig(model="small-7b", slots=4, context=1000),

@@ -1,0 +1,41 @@
+"""A sampled request that both pools have answered: what the learned difficulty is trained on.
+
+One JSON line each. Never holds the prompt: its counted features alone.
+"""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from extproc.routing.features import NAMES, Features
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Outcome(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    time_s: Finite
+    """Unix time of the request."""
+    features: dict[str, Finite]
+    """As extproc.routing.features counts them, by their names."""
+    small_right: bool
+    """Whether the small model's answer was good enough, by a judge that did not know whose it
+    was."""
+    large_right: bool
+
+    @model_validator(mode="after")
+    def _all_features(self) -> Self:
+        if self.features.keys() != set(NAMES):
+            odd = sorted(self.features.keys() ^ set(NAMES))
+            raise ValueError(f"features: not those of this version of Forebay: {', '.join(odd)}")
+        return self
+
+    @property
+    def in_order(self) -> Features:
+        return [self.features[name] for name in NAMES]
+
+
+def named(of: Features) -> dict[str, float]:
+    """Features as an Outcome has them."""
+    return dict(zip(NAMES, of, strict=True))

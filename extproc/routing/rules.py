@@ -1,0 +1,49 @@
+"""Is this text for the small or for the large pool? By words of the last user message alone.
+
+Whole words, any case. Never looks at more than the two ends of a long text.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+# A client that has less time than this gets the small pool, whatever it asks.
+_IMPATIENT_MS = 1000
+_SHORT_QUESTION_WORDS = 20
+# What is looked at of a long text: its beginning and its end, where people say what they want.
+_LOOKED_AT_CHARS = 8192
+_HARD = re.compile(r"\b(compare|analyse|analyze|why|design)\b", re.IGNORECASE)
+
+
+Size = Literal["small", "large"]
+
+
+class Judgement(NamedTuple):
+    size: Size
+    reason: str
+
+
+def hurried(latency_budget_ms: float | None) -> Judgement | None:
+    """What a client with too little time gets; None for all others."""
+    if latency_budget_ms is not None and latency_budget_ms < _IMPATIENT_MS:
+        return Judgement("small", "latency-budget")
+    return None
+
+
+def judge(last_user_text: str, latency_budget_ms: float | None) -> Judgement:
+    """The first rule that applies, with its name as the reason. Of a text above 16,384 characters
+    the middle is not looked at: a rule must not cost more than the request is worth."""
+    if judgement := hurried(latency_budget_ms):
+        return judgement
+    if len(last_user_text) > 2 * _LOOKED_AT_CHARS:
+        ends = (last_user_text[:_LOOKED_AT_CHARS], last_user_text[-_LOOKED_AT_CHARS:])
+        last_user_text = " ... ".join(ends)
+    if "?" in last_user_text and _fewer_words_than(last_user_text, _SHORT_QUESTION_WORDS):
+        return Judgement("small", "short-question")
+    if match := _HARD.search(last_user_text):
+        return Judgement("large", f"word-{match[1].lower()}")
+    return Judgement("small", "default")
+
+
+def _fewer_words_than(text: str, limit: int) -> bool:
+    # maxsplit keeps a megabyte prompt from being cut into words that nobody counts.
+    return len(text.split(maxsplit=limit)) < limit
