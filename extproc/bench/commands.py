@@ -209,6 +209,38 @@ def cache(
     show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
 
 
+def routing(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"A folder with routing-dev.jsonl. Default: {_DATA}. Without the file no quality "
+            "is measured, and the result says so.",
+            envvar="FOREBAY_DATA",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """How well each way to judge difficulty finds what is worth the large model, on exam questions
+    (APGR); whether a promised share is kept; and what a decision costs. Takes about a minute.
+
+    Example: forebay bench routing --data ../shared/data --plot routing.svg
+    """
+    from extproc.bench.routing import flow, views
+
+    try:
+        result = flow.run(data or _DATA)
+    except BenchError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        typer.echo("forebay: stopped", err=True)
+        raise typer.Exit(130) from None
+    show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
+
+
 def _check_names(only: list[str] | None, there_are: Collection[str]) -> None:
     for name in only or ():
         if name not in there_are:

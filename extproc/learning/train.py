@@ -93,8 +93,12 @@ def by_hand(x: Floats) -> dict[str, Floats]:
 def cross_validated(outcomes: Outcomes, *, folds: int, seed: int) -> Floats:
     """Scores of all requests, each by a model that was trained on the other folds; ValueError
     where that cannot be."""
-    rng = np.random.default_rng(seed)
-    return left_out(outcomes, rng.permutation(len(outcomes)) % folds)
+    order = np.random.default_rng(seed).permutation(len(outcomes))
+    # As much gap in each: else a fold that has more is scored lower, by models that saw less.
+    order = order[np.argsort(outcomes.gain[order], kind="stable")]
+    groups = np.empty(len(outcomes), dtype=np.int64)
+    groups[order] = np.arange(len(outcomes)) % folds
+    return left_out(outcomes, groups)
 
 
 def left_out(outcomes: Outcomes, groups: apgr.Ints) -> Floats:
