@@ -85,7 +85,8 @@ def _weighted(order: _Order, gain: Floats, weights: Floats) -> Floats:
 
 def _weights(count: int, groups: Ints | None, seed: int) -> Iterator[Floats]:
     """How often each request is in a draw."""
-    rng = np.random.default_rng(seed)
+    # A stream of its own: data or scores made with the same seed must not follow the draws.
+    rng = np.random.default_rng((seed, DRAWS))
     drawn = count if groups is None else int(groups.max()) + 1
     for _ in range(DRAWS // _AT_ONCE):
         times = rng.multinomial(drawn, np.full(drawn, 1 / drawn), size=_AT_ONCE)
