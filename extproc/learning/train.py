@@ -15,13 +15,14 @@ from extproc.learning.boosting import Fitted, fit
 from extproc.learning.outcomes import Outcomes, OutcomesError
 from extproc.routing import prior
 from extproc.routing.features import INDEX, NAMES
-from extproc.routing.learned import Evidence, Interval, Model
+from extproc.routing.learned import Evidence, Interval, Model, Usual
 
 LEAST = 800
 """Requests: with fewer, trees did not beat length in the experiments."""
 _EARLIER = 0.6
 _FOLDS = 5
 _SEED = 1
+_USUAL_BINS = 10
 
 Result = dict[str, Any]
 """Of JSON's types alone."""
@@ -79,7 +80,7 @@ def train(outcomes: Outcomes) -> Trained:
     }
     if not evidence.beats_both:
         return Trained(None, _why_not(evidence), result)
-    return Trained(_model(fitted, evidence), None, result)
+    return Trained(_model(fitted, scores["learned"], evidence), None, result)
 
 
 def by_hand(x: Floats) -> dict[str, Floats]:
@@ -134,11 +135,20 @@ def _why_not(evidence: Evidence) -> str:
     )
 
 
-def _model(fitted: Fitted, evidence: Evidence) -> Model:
+def _model(fitted: Fitted, scores: Floats, evidence: Evidence) -> Model:
+    """`scores`: its own, of the later requests."""
     return Model(
         format="forebay-router-1",
         features=NAMES,
         base=fitted.base,
         trees=fitted.trees,
+        usual=_usual(scores),
         evidence=evidence,
     )
+
+
+def _usual(scores: Floats) -> Usual:
+    """In ten bins, or fewer where many scores are equal."""
+    edges = np.unique(np.quantile(scores, np.linspace(0, 1, _USUAL_BINS + 1)[1:-1]))
+    counts = np.bincount(np.searchsorted(edges, scores), minlength=len(edges) + 1)
+    return Usual(edges=tuple(edges.tolist()), shares=tuple((counts / len(scores)).tolist()))

@@ -4,10 +4,10 @@
 the traffic large: that with the highest scores. Pins and named models are honoured before this.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 from extproc.routing import prior, rules
+from extproc.routing.drift import Drift
 from extproc.routing.features import Features, features
 from extproc.routing.learned import Model, Trees
 from extproc.routing.rules import Judgement, Size
@@ -40,27 +40,56 @@ class Rules:
         return rules.judge(text, latency_budget_ms)
 
 
+class Scorer(Protocol):
+    @property
+    def name(self) -> str:
+        """How the reason of a judgement begins."""
+        ...
+
+    def score(self, of: Features) -> float:
+        """Higher is harder."""
+        ...
+
+
+class Prior:
+    name = "prior"
+
+    def score(self, of: Features) -> float:
+        return prior.score(of)
+
+
+class Learned:
+    """A model while the traffic is what it was compared on; once it has drifted away, prior."""
+
+    def __init__(self, model: Model) -> None:
+        self._trees = Trees(model.base, model.trees)
+        self.drift = Drift(model.usual.edges, model.usual.shares)
+
+    @property
+    def name(self) -> str:
+        return "prior" if self.drift.found else "learned"
+
+    def score(self, of: Features) -> float:
+        if not self.drift.found:
+            score = self._trees.score(of)
+            self.drift.saw(score)
+            return score
+        return prior.score(of)
+
+
 class Scored:
     """Large are those with the highest scores, so many that it is the promised share of all that
     are scored; a client in a hurry is not. Each processor keeps the share of its own traffic."""
 
-    def __init__(self, name: str, score: Callable[[Features], float], share: float) -> None:
-        """`name`: how the reason begins. `share`: see ShareKeeper."""
-        self._score = score
+    def __init__(self, scorer: Scorer, share: float) -> None:
+        """`share`: see ShareKeeper, which keeps it also where the scorer turns to another score."""
+        self._scorer = scorer
         self._keeper = ShareKeeper(share)
-        self._small = Judgement("small", f"{name}-easy")
-        self._large = Judgement("large", f"{name}-hard")
 
     def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
         if hurried := rules.hurried(latency_budget_ms):
             return hurried
-        large = self._keeper.is_large(self._score(features(text)))
-        return self._large if large else self._small
-
-
-def by_prior(share: float) -> Scored:
-    return Scored("prior", prior.score, share)
-
-
-def by_model(model: Model, share: float) -> Scored:
-    return Scored("learned", Trees(model.base, model.trees).score, share)
+        name = self._scorer.name
+        if self._keeper.is_large(self._scorer.score(features(text))):
+            return Judgement("large", f"{name}-hard")
+        return Judgement("small", f"{name}-easy")

@@ -4,6 +4,8 @@
 there; one that did not beat the others on later traffic is never used.
 """
 
+from itertools import pairwise
+from math import isclose
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -73,6 +75,21 @@ class Evidence(_Block):
         return self.more_than_prior.low > 0 and self.more_than_length.low > 0
 
 
+class Usual(_Block):
+    """The model's scores of the later requests; see extproc.routing.drift."""
+
+    edges: tuple[_Finite, ...]
+    shares: Annotated[tuple[Annotated[float, Field(ge=0, le=1)], ...], Field(min_length=2)]
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if any(one >= other for one, other in pairwise(self.edges)):
+            raise ValueError("edges: they do not rise")
+        if len(self.shares) != len(self.edges) + 1 or not isclose(sum(self.shares), 1):
+            raise ValueError("shares: there is one more than edges, and they sum to 1")
+        return self
+
+
 class Model(_Block):
     """The file, JSON. The score is the log-odds of `small wrong and large right`."""
 
@@ -81,6 +98,7 @@ class Model(_Block):
     """All that the trees may ask for, to be counted as here."""
     base: _Finite
     trees: Annotated[tuple[Tree, ...], Field(min_length=TREES, max_length=TREES)]
+    usual: Usual
     evidence: Evidence
 
     @model_validator(mode="after")

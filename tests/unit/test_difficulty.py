@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from extproc.bench.routing.share import OVER, adversary, streams, worst_error
 from extproc.routing import prior
-from extproc.routing.difficulty import Difficulty, Off, Rules, Scored, by_model, by_prior
+from extproc.routing.difficulty import Difficulty, Learned, Off, Prior, Rules, Scored
+from extproc.routing.drift import Drift, stability_index
 from extproc.routing.features import HEAD_CHARS, INDEX, NAMES, TAIL_CHARS, features
 from extproc.routing.learned import TREES, Model, ModelError, Split, Tree, Trees, load
 from extproc.routing.outcome import Outcome, named
@@ -177,6 +178,7 @@ def model(**changes: Any) -> dict[str, Any]:
         "features": list(NAMES),
         "base": -1.0,
         "trees": [tree] * TREES,
+        "usual": {"edges": [0.0], "shares": [0.5, 0.5]},
         "evidence": {
             "trained_on": 600,
             "compared_on": 400,
@@ -193,7 +195,7 @@ def read_model(**changes: Any) -> Model:
 
 
 @pytest.mark.parametrize(
-    "difficulty", [Off("large"), Rules(), by_prior(0.3), by_model(read_model(), 0.3)]
+    "difficulty", [Off("large"), Rules(), Scored(Prior(), 0.3), Scored(Learned(read_model()), 0.3)]
 )
 def test_a_client_in_a_hurry_gets_the_small_pool(difficulty: Difficulty) -> None:
     assert difficulty.judge("Compare " + HARD, 999) == ("small", "latency-budget")
@@ -205,7 +207,7 @@ def test_off_says_the_same_of_all(size: Any) -> None:
     assert {Off(size).judge(text, None) for text in (HARD, EASY, "")} == {(size, "default")}
 
 
-@pytest.mark.parametrize("difficulty", [by_prior(0.3), by_model(read_model(), 0.3)])
+@pytest.mark.parametrize("difficulty", [Scored(Prior(), 0.3), Scored(Learned(read_model()), 0.3)])
 def test_of_the_harder_texts_so_many_go_large_as_the_share_allows(difficulty: Scored) -> None:
     for text in (HARD, EASY) * 50:
         difficulty.judge(text, None)
@@ -218,7 +220,7 @@ def test_of_the_harder_texts_so_many_go_large_as_the_share_allows(difficulty: Sc
 
 
 def test_hurried_requests_are_no_part_of_the_share() -> None:
-    difficulty = by_prior(0.5)
+    difficulty = Scored(Prior(), 0.5)
     judged = []
     for _ in range(500):
         difficulty.judge(HARD, 10)
@@ -291,6 +293,9 @@ WORSE = {"low": -0.01, "value": 0.05, "high": 0.1}
         (with_tree(root={"feature": "chars", "at": None}), "trees.0.root.at"),
         (with_tree(values=[0.0, 1.0, 2.0]), "trees.0.values"),
         (with_tree(values=[0.0, 1.0, 2.0, True]), "trees.0.values.3"),
+        ({"usual": {"edges": [0.0], "shares": [1.0]}}, "usual"),
+        ({"usual": {"edges": [0.0], "shares": [0.5, 0.4]}}, "sum to 1"),
+        ({"usual": {"edges": [1.0, 1.0], "shares": [0.5, 0.3, 0.2]}}, "rise"),
         (with_evidence(more_than_length=WORSE), "did not beat"),
         (with_evidence(more_than_prior=WORSE), "did not beat"),
     ],
@@ -313,6 +318,50 @@ def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> N
         load(file)
     with pytest.raises(ModelError, match="cannot be read"):
         load(tmp_path / "other.json")
+
+
+# --- drift ----------------------------------------------------------------------------------------
+
+
+def drifts(blocks: list[list[float]]) -> bool:
+    drift = Drift((0.0, 1.0), (0.5, 0.3, 0.2))
+    for block in blocks:
+        for score in block * (1000 // len(block)):
+            drift.saw(score)
+    return drift.found
+
+
+USUAL = [-1.0, -1.0, -1.0, 0.0, 0.0, 0.5, 0.5, 1.0, 1.5, 2.0]
+ANOTHER = [2.0, 2.0, 2.0, 2.0, -1.0]
+
+
+def test_traffic_that_stays_the_same_does_not_drift() -> None:
+    assert not drifts([USUAL] * 50)
+    assert not drifts([USUAL, ANOTHER] * 20)  # a burst is no drift
+
+
+def test_another_traffic_is_a_drift_after_two_blocks_and_it_stays() -> None:
+    assert not drifts([USUAL, ANOTHER])
+    assert drifts([USUAL, ANOTHER, ANOTHER])
+    assert drifts([ANOTHER, ANOTHER, USUAL, USUAL, USUAL])
+
+
+def test_the_stability_index_is_that_of_its_formula() -> None:
+    assert stability_index((0.5, 0.5), (0.5, 0.5)) == 0
+    by_hand = 0.25 * math.log(0.75 / 0.5) - 0.25 * math.log(0.25 / 0.5)
+    assert stability_index((0.75, 0.25), (0.5, 0.5)) == pytest.approx(by_hand)
+    assert math.isfinite(stability_index((1.0, 0.0), (0.0, 1.0)))
+
+
+def test_a_model_whose_traffic_has_drifted_gives_way_to_prior_and_the_share_is_kept() -> None:
+    usual = {"usual": {"edges": [0.0], "shares": [0.9, 0.1]}}
+    difficulty = Scored(Learned(read_model(**usual)), 0.3)
+    judged = [difficulty.judge(HARD, None) for _ in range(4000)]
+    assert {j.reason.partition("-")[0] for j in judged[:2000]} == {"learned"}
+    assert {j.reason.partition("-")[0] for j in judged[2000:]} == {"prior"}
+    for start in range(0, 2001, 50):
+        sizes = [j.size for j in judged[start : start + 2000]]
+        assert abs(sizes.count("large") / 2000 - 0.3) * 100 <= GUARANTEED_POINTS
 
 
 # --- what is stored -------------------------------------------------------------------------------

@@ -187,6 +187,7 @@ def test_a_model_that_is_surely_better_is_written_and_can_be_loaded(tmp_path: Pa
     assert told["refused"] is None
     assert told["later_apgr"]["learned"]["value"] == model.evidence.apgr > 0.6
     assert (model.evidence.trained_on, model.evidence.compared_on) == (1200, 800)
+    assert model.usual.shares == pytest.approx((0.1,) * 10, abs=0.02)
 
 
 def test_a_model_that_is_not_surely_better_is_not_written(tmp_path: Path) -> None:

@@ -12,14 +12,15 @@ import numpy as np
 
 from extproc.bench.bars import percentile
 from extproc.learning.boosting import fit
-from extproc.routing.difficulty import Difficulty, Rules, Scored, by_prior
+from extproc.routing.difficulty import Difficulty, Learned, Prior, Rules, Scored
 from extproc.routing.features import NAMES
-from extproc.routing.learned import Trees
+from extproc.routing.learned import Evidence, Interval, Model, Usual
 
 Told = dict[str, Any]
 
 SIZES = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 _DECISIONS = 1500
+_SHARE = 0.3
 _SENTENCE = (
     "If each of the 12 pumps moves 1,250.5 litres per hour, how long does it take to fill "
     'a tank of 3 x 4 x 5 metres (about "60,000" litres), and why? Explain the code: f(x) = {x};\n'
@@ -60,7 +61,7 @@ def _text(of: str, chars: int, number: int) -> str:
 def _each_way(text: Callable[[int], str]) -> Told:
     ways: dict[str, Difficulty] = {
         "rules": Rules(),
-        "prior": by_prior(0.3),
+        "prior": Scored(Prior(), _SHARE),
         "learned": _learned(),
     }
     return {name: _timed(way, text) for name, way in ways.items()}
@@ -83,4 +84,21 @@ def _learned() -> Difficulty:
     rng = np.random.default_rng(0)
     x = rng.random((1000, len(NAMES))) * 3
     fitted = fit(x, x.sum(axis=1) + rng.normal(size=1000) > 1.5 * len(NAMES))
-    return Scored("learned", Trees(fitted.base, fitted.trees).score, 0.3)
+    made_up = Interval(low=0.1, value=0.1, high=0.1)
+    model = Model(
+        format="forebay-router-1",
+        features=NAMES,
+        base=fitted.base,
+        trees=fitted.trees,
+        # So few decisions are not two blocks: no drift is found, and the trees decide to the end.
+        usual=Usual(edges=tuple(map(float, range(9))), shares=(0.1,) * 10),
+        evidence=Evidence(
+            trained_on=1000,
+            compared_on=1000,
+            last_trained_s=0.0,
+            apgr=0.6,
+            more_than_prior=made_up,
+            more_than_length=made_up,
+        ),
+    )
+    return Scored(Learned(model), _SHARE)
