@@ -53,6 +53,7 @@ bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 27 minu
 	$(BIN)/forebay bench batching --plot bench/batching.svg
 	$(BIN)/forebay bench overload --plot bench/overload.svg
 	$(BIN)/forebay bench cache --plot bench/cache.svg
+	$(BIN)/forebay bench routing --plot bench/routing.svg
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

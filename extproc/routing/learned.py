@@ -6,7 +6,6 @@ there; one that did not beat the others on later traffic is never used.
 
 from itertools import pairwise
 from math import isclose
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,7 +18,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class ModelError(Exception):
-    """A model's file cannot be used; the message names the file and what is wrong."""
+    """A model's file cannot be used; the message says where in it what is wrong."""
 
 
 class _Block(BaseModel):
@@ -149,15 +148,12 @@ def _asked(split: Split) -> tuple[int, float]:
     return INDEX[split.feature], split.at
 
 
-def load(file: Path) -> Model:
-    """Raises ModelError."""
+def parse(content: bytes) -> Model:
+    """Of a model's file. Raises ModelError."""
     try:
-        return Model.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise ModelError(f"{file}: cannot be read: {error.strerror}") from error
+        return Model.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        raise ModelError(
-            f"{file}: {where}: {first['msg']}; write it with forebay train-router"
-        ) from error
+        where = "".join(f"{part}." for part in first["loc"]).rstrip(".")
+        what = f"{where}: {first['msg']}" if where else first["msg"]
+        raise ModelError(f"{what}; write the file with forebay train-router") from error

@@ -13,7 +13,7 @@ from extproc.learning import apgr, boosting, train
 from extproc.learning.apgr import NoGapError
 from extproc.learning.outcomes import Outcomes, OutcomesError, read
 from extproc.routing.features import INDEX, NAMES
-from extproc.routing.learned import load
+from extproc.routing.learned import parse
 from extproc.routing.outcome import Outcome, named
 
 # --- APGR -----------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_a_model_that_is_surely_better_is_written_and_can_be_loaded(tmp_path: Pa
     done = ran(file, "--write", tmp_path / "router.json", "--json")
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
-    model = load(tmp_path / "router.json")
+    model = parse((tmp_path / "router.json").read_bytes())
     assert told["beats_both"] is True
     assert told["refused"] is None
     assert told["later_apgr"]["learned"]["value"] == model.evidence.apgr > 0.6
