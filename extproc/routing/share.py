@@ -3,7 +3,7 @@
 It promises the share, never quality: what the scores are worth it does not know. Deterministic.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import deque
 
 _WINDOW = 500
@@ -13,10 +13,10 @@ _STEP = 0.02
 
 
 class ShareKeeper:
-    """Each score is turned into its rank among the last 500, from 0 to 1, so that neither the
-    scale of the scores nor a shift of the traffic matters for long. A request goes large where its
-    rank is above a threshold, which rises by step x (1 - share) after each that did and falls by
-    step x share after each that did not.
+    """Each score is turned into its rank, the share of the last 500 that were lower, so that
+    neither the scale of the scores nor a shift of the traffic matters for long. A request goes
+    large where its rank is above a threshold, which rises by step x (1 - share) after each that
+    did and falls by step x share after each that did not.
 
     That is the update of adaptive conformal inference (Gibbs and Candes 2021, arXiv:2106.00170,
     with their proof): ranks stay in [0, 1], so the threshold stays in [-step, 1 + step], and what
@@ -35,18 +35,11 @@ class ShareKeeper:
 
     def is_large(self, score: float) -> bool:
         """Decides, and counts the decision. `score`: finite; higher is harder."""
-        large = self._rank(score) > self._threshold
+        rank = bisect_left(self._sorted, score) / max(len(self._sorted), 1)
+        large = rank > self._threshold
         self._threshold += _STEP * (large - self.share)
         self._remember(score)
         return large
-
-    def _rank(self, score: float) -> float:
-        """The share of recent scores below this one; of equal ones half."""
-        if not self._sorted:
-            return 0.5
-        below = bisect_left(self._sorted, score)
-        not_above = bisect_right(self._sorted, score, below)
-        return (below + not_above) / (2 * len(self._sorted))
 
     def _remember(self, score: float) -> None:
         if len(self._recent) == _WINDOW:
