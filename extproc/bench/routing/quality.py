@@ -18,8 +18,8 @@ from extproc.routing import rules
 
 Told = dict[str, Any]
 
-REPEATS = 4
-"""Different foldings; what is told is their mean."""
+REPEATS = 10
+"""Different foldings; what is told is their mean. One alone is off by 0.006 (pooled)."""
 FOLDS = 5
 _SEED = 1
 _MOST_OF_GAP = 2
