@@ -82,11 +82,16 @@ def bars_table(title: str, result: Result) -> Table:
     for bar in result["bars"]:
         table.add_row(
             bar["what"],
-            "" if bar["value"] is None else f"{bar['value']:,.2f}",
+            "" if bar["value"] is None else _beside(bar["value"], bar["bar"]),
             f"{bar['wanted']} {bar['bar']:g}",
             {True: "yes", False: "NO", None: "not measured"}[bar["holds"]],
         )
     return table
+
+
+def _beside(value: float, bar: float) -> str:
+    """Two digits after the point; three where two would look like the bar itself."""
+    return f"{value:,.3f}" if round(value, 2) == bar else f"{value:,.2f}"
 
 
 def _cpu_model() -> str:

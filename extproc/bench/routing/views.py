@@ -126,5 +126,5 @@ def figure(result: Result) -> "Figure":
     axes.set_xlabel("APGR")
     axes.spines[["top", "right"]].set_visible(False)
     if sets:
-        axes.legend(frameon=False)
+        drawn.legend(loc="outside upper center", ncols=len(ROUTERS), frameon=False)
     return drawn
