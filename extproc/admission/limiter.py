@@ -2,22 +2,19 @@
 
 A lease is the only handle that a request has: `enter` makes it, and `Lease.end` is the only place
 where slots or a place in the queue are given back. The state is the leases (`_holding`, `_queue`)
-and the sums over them, which `audit` proves.
+and the sums over them (some in `_claims`), which `audit` proves.
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
+from extproc.admission.claims import Claims
 from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
+from extproc.admission.lease import CLASSES, Ask, Lease
 from extproc.admission.marks import Marks
 from extproc.admission.retry_after import RetryAfter
 from extproc.admission.service_times import ServiceTimes
-
-CLASSES = ("interactive", "batch")
-"""In the order in which they are served. Each sheds at half of the marks of the one before."""
 
 # Before anything was measured: a guess that only feeds the first Retry-After values.
 _FIRST_SERVICE_S = 1.0
@@ -35,96 +32,7 @@ class Shed(Exception):
     """The request may not wait, or not any longer."""
 
 
-class Ask(NamedTuple):
-    """Who asks for slots, and what for."""
-
-    weight: int = 1
-    """Slots that it takes, as many as there are at most: the sequences that it makes."""
-    tenant: str = ""
-    share: float = 1.0
-    """The tenant's weight."""
-    class_index: int = 0
-    """In CLASSES."""
-    tokens: int = 1
-    """What it will take of the servers, as estimated."""
-    size_bytes: int = 0
-    """What is held for it while it waits."""
-    ends_by: float = float("inf")
-    """The last moment of its lease, by the limiter's clock."""
-    owner: str = ""
-    """The request's id."""
-
-
 _ANYBODY = Ask()
-
-
-class Lease:
-    """A request's place in a pool: queued, then holding its slots, then ended."""
-
-    __slots__ = ("_granted", "_limiter", "ask", "held", "position", "since", "state")
-
-    def __init__(self, limiter: "Limiter", ask: Ask, now: float) -> None:
-        self.ask = ask
-        self.held = 0
-        """Slots."""
-        self.position = 0
-        """Its place in the queue when it joined, from 1; 0: it never waited."""
-        self.since = now
-        """Since when it is in its state."""
-        self.state: Literal["queued", "holding", "ended"] = "queued"
-        self._limiter = limiter
-        self._granted: asyncio.Future[None] | None = None
-
-    @property
-    def weight(self) -> int:
-        return min(self.ask.weight, self._limiter.most_weight)
-
-    @property
-    def tenant(self) -> str:
-        return self.ask.tenant
-
-    @property
-    def class_index(self) -> int:
-        return self.ask.class_index
-
-    @property
-    def share(self) -> float:
-        return self.ask.share
-
-    @property
-    def settled(self) -> "asyncio.Future[None]":
-        """Resolves when a queued lease gets its slots, or loses its place to another request; its
-        `state` tells which. Waiting for it decides nothing: whoever stops waiting calls `end`,
-        which gives back whatever the lease has by then."""
-        assert self._granted is not None, "a lease that never queued has nothing to wait for"
-        return self._granted
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state == "ended"
-
-    def end(self) -> None:
-        """Give back the slots or the place in the queue. Any call after the first does nothing."""
-        state, self.state = self.state, "ended"
-        if state != "ended":
-            self._limiter._ended(self, state)  # pyright: ignore[reportPrivateUsage]
-
-    def _queue_up(self, position: int) -> None:
-        self.position = position
-        self._granted = asyncio.get_running_loop().create_future()
-
-    def _grant(self, slots: int, now: float) -> None:
-        self.state, self.held, self.since = "holding", slots, now
-        self._wake()
-
-    def _push_out(self) -> None:
-        self.end()
-        self._wake()
-
-    def _wake(self) -> None:
-        # Its waiter may have been cancelled and not have ended it yet.
-        if self._granted is not None and not self._granted.done():
-            self._granted.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +88,7 @@ class Limiter:
         self._retry_after: dict[str, RetryAfter] = {}  # by tenant
         self._holding: dict[Lease, None] = {}
         self._queue: FairQueue[Lease] = FairQueue(len(CLASSES), starving_s)
-        self._used: tuple[dict[str, _Used], ...] = tuple({} for _ in CLASSES)  # by tenant
-        self._shares = 0.0  # of all in `_used`
+        self._claims = Claims()
         self.set_marks(marks)
 
     # --- what is so now ---------------------------------------------------------------------------
@@ -235,7 +142,7 @@ class Limiter:
         if len(self._retry_after) > _MOST_SCHEDULES:
             self._retry_after.clear()
         schedule = self._retry_after.setdefault(tenant, RetryAfter())
-        turn_s = self.turn_s * max(self._shares / share, 1.0)
+        turn_s = self.turn_s * max(self._claims.shares / share, 1.0)
         return schedule.tell(
             now=self.clock(), drain_s=self.drain_s(), turn_s=turn_s, uniform=uniform
         )
@@ -264,6 +171,10 @@ class Limiter:
         """It is shed without having entered: the gate is to know."""
         self.gates[ask.class_index].refuses(self.depth, self.clock())
 
+    def leases_of(self, tenant: str) -> list[Lease]:
+        """Those of a tenant that hold slots, in the order in which they got them."""
+        return [lease for lease in self._holding if lease.ask.tenant == tenant]
+
     def oldest_s(self) -> float | None:
         """How long the lease that has held its slots longest has done so; None: there is none."""
         oldest = next(iter(self._holding), None)
@@ -278,9 +189,7 @@ class Limiter:
         drift += abs(self._sequences - sum(lease.ask.weight for lease in self._holding))
         drift += abs(self._waiting_bytes - sum(lease.ask.size_bytes for lease in queued))
         asked = sum(lease.ask.weight for lease in (*self._holding, *queued))
-        drift += abs(
-            asked - sum(used.slots for of_class in self._used for used in of_class.values())
-        )
+        drift += abs(asked - self._claims.slots)
         return Audit(tuple(leaked), drift)
 
     # --- entering ---------------------------------------------------------------------------------
@@ -292,11 +201,11 @@ class Limiter:
         is_free = not self._queue.length and self._fits(ask.weight)
         if not is_free or self.foreign_waiting:
             self._make_room(ask, now)
-        self._use(ask)
+        self._claims.add(ask)
         if is_free:
             self._take(lease, now)
             return lease
-        lease._queue_up(self._queue.length + 1)  # pyright: ignore[reportPrivateUsage]
+        lease.queue_up(self._queue.length + 1)
         self._queue.add(lease)
         self._waiting_bytes += ask.size_bytes
         self._fill(now)  # it may pass a heavier one
@@ -311,7 +220,7 @@ class Limiter:
             other = self._loses_its_place(ask)
             if other is None:
                 break
-            other._push_out()  # pyright: ignore[reportPrivateUsage]
+            other.push_out()
             shut = False
         if not self._has_bytes_for(ask) or (shut and not self._may_add(ask)):
             raise Shed
@@ -322,7 +231,7 @@ class Limiter:
     def _loses_its_place(self, ask: Ask) -> Lease | None:
         lower = self._queue.newest_of_lowest_class(above=ask.class_index)
         if lower is None and self._has_a_claim(ask):
-            return self._newest_of_the_most_served(ask)
+            return self._claims.of_the_most_served(ask, self._queue.newest_of)
         return lower
 
     def _may_add(self, ask: Ask) -> bool:
@@ -331,47 +240,16 @@ class Limiter:
         return self.depth < self.marks.high + few and self._has_a_claim(ask)
 
     def _has_a_claim(self, ask: Ask) -> bool:
-        """Of the tenants of its class, in the first class alone. A first request is within any
-        share, if another tenant has more than that. The queue's share counts in tokens: behind
-        long requests of its own a tenant waits longer than the marks mean."""
-        if ask.class_index != 0:
-            return False
-        wanted = self._would_use(ask)
-        shares, other_has_more = ask.share, False
-        for tenant, used in self._used[0].items():
-            if tenant != ask.tenant:
-                shares += used.share
-                other_has_more |= used.slots / used.share > wanted / ask.share
-        if not other_has_more:
-            return False
         places = self.marks.low * self._tokens_mean * ask.weight / max(ask.tokens, 1)
-        return wanted <= max((self.slots + places) * ask.share / shares, ask.weight)
-
-    def _newest_of_the_most_served(self, ask: Ask) -> Lease | None:
-        """Of the tenants that have somebody waiting, and more than this one would have."""
-        most, found = self._would_use(ask) / ask.share, None
-        for tenant, used in self._used[0].items():
-            if used.slots / used.share > most:
-                newest = self._queue.newest_of(tenant, 0)
-                if newest is not None:
-                    most, found = used.slots / used.share, newest
-        return found
-
-    def _would_use(self, ask: Ask) -> int:
-        used = self._used[0].get(ask.tenant)
-        return ask.weight + (used.slots if used else 0)
+        return self._claims.has(ask, self.slots, places)
 
     # --- leaving ----------------------------------------------------------------------------------
 
-    def _ended(self, lease: Lease, state: str) -> None:
+    def take_back(self, lease: Lease, state: str) -> None:
+        """For Lease.end alone. `state`: what the lease was before."""
         now = self.clock()
         ask = lease.ask
-        used = self._used[ask.class_index][ask.tenant]
-        used.slots -= ask.weight
-        if not used.slots:
-            del self._used[ask.class_index][ask.tenant]
-            # Exactly 0 when there is none: a sum of floats strays.
-            self._shares = self._shares - used.share if any(self._used) else 0.0
+        self._claims.remove(ask)
         if state == "holding":
             self.service_s.were_held(self._held, now)
             self.service_s.ended(now - lease.since)
@@ -415,20 +293,9 @@ class Limiter:
         mean = self._tokens_mean or of_slot
         self._tokens_mean = mean = mean + _TOKENS_WEIGHT * (of_slot - mean)
         # As much as it would hold now, had it used its share of the slots.
-        self._queue.credit = self.slots * mean / self._shares
+        self._queue.credit = self.slots * mean / self._claims.shares
         self._queue.charge(ask.tenant, tokens, ask.share, ask.class_index)
-        lease._grant(slots, now)  # pyright: ignore[reportPrivateUsage]
-
-    def _use(self, ask: Ask) -> None:
-        of_class = self._used[ask.class_index]
-        used = of_class.get(ask.tenant)
-        if used is None:
-            used = of_class[ask.tenant] = _Used(ask.share)
-            self._shares += used.share
-        elif used.share != ask.share:  # the policy has changed
-            self._shares += ask.share - used.share
-            used.share = ask.share
-        used.slots += ask.weight
+        lease.grant(slots, now)
 
     # --- what others tell it ----------------------------------------------------------------------
 
@@ -476,13 +343,3 @@ class Limiter:
         free as soon as the servers have fewer (`see_servers`), or with `inherit(0)`."""
         self.inherited = self._foreign_before = min(slots, self.slots)
         self._fill(self.clock())
-
-
-class _Used:
-    """What one tenant holds and waits for."""
-
-    __slots__ = ("share", "slots")
-
-    def __init__(self, share: float) -> None:
-        self.share = share
-        self.slots = 0
