@@ -116,7 +116,7 @@ class Account(NamedTuple):
     has_failed: bool
     """The stream had an error event."""
     ended_by_us: str
-    """Why, if it did: `deadline`, `stall`, `upstream_error`."""
+    """Why, if it did: `deadline`, `stall`, `upstream_error`, or what an answer is stopped for."""
     charge: Charge | None
     bill: Bill
     ttft_s: float | None

@@ -9,9 +9,9 @@ from typing import Literal
 
 Ending = Literal["whole", "error", "reset", "cut", "client_left"]
 """Of the server's answer. whole: as the server ended it, also where we asked it to, or we did at
-the deadline. error: a status of 500 or more, an error event in a stream, or a stream without the
-usage and the [DONE] that end it. reset: the server's connection broke. cut: by a time limit.
-client_left: before the end."""
+the deadline or by a stop. error: a status of 500 or more, an error event in a stream, or a stream
+without the usage and the [DONE] that end it. reset: the server's connection broke. cut: by a time
+limit. client_left: before the end."""
 
 # Envoy's response flags.
 _LIMITS = frozenset(("UT", "SI", "DT", "UMSDR"))
@@ -24,8 +24,14 @@ _FIRST_S = 5.0
 _LONGEST_S = 60.0
 
 
-# Where the guard ended a stream, and wrote an end to it.
-_OF_GUARD: dict[str, Ending] = {"deadline": "whole", "stall": "cut", "upstream_error": "error"}
+# Where the guard ended a stream, and wrote an end to it. The first three: since we wanted it so.
+_OF_GUARD: dict[str, Ending] = {
+    "deadline": "whole",
+    "batch": "whole",
+    "budget": "whole",
+    "stall": "cut",
+    "upstream_error": "error",
+}
 
 
 def ending(

@@ -80,6 +80,8 @@ class Exchange:
         "_policy",
         "_request",
         "_request_id",
+        "_stop_reason",
+        "_stop_until",
         "_stream",
         "_tenant",
         "_tiers",
@@ -97,6 +99,7 @@ class Exchange:
         # Until the request is parsed nothing has a deadline but Envoy's own limits.
         self._partial = False
         self._deadline = self._cut_at = inf
+        self._stop_reason, self._stop_until = "", 0.0  # while it is ended before its deadline
         self._tenant = _NOBODY
         self._tiers: tuple[str, ...] = ()
         self._payer = ""
@@ -209,6 +212,8 @@ class Exchange:
             self._answer.watch()
         self._abort_ids = openai.abort_ids(request, self._request_id)
         self._set_timer()
+        if self._policy.can_end(first, stream=request.stream, partial=self._partial):
+            lease.on_stop = self._stop
         bill = bill_told(
             first,
             lease.ask,
@@ -473,30 +478,49 @@ class Exchange:
     def _slot_end(self) -> float:
         return self._cut_at + _AFTER_THE_CUT_S
 
+    def _stop(self, reason: str) -> None:
+        """End the answer now, as at its deadline (see Lease.stop). A server that does not react
+        within the grace keeps it: nothing would end it well-formed."""
+        now = self._loop.time()
+        assert self._timer is not None
+        if self._reason_to_end(now):
+            return
+        self._stop_reason, self._stop_until = reason, now + self._config.response.grace
+        self._facts["stopped"] = reason
+        self._gateway.metrics.stopped[self._tiers[0], reason] += 1
+        self._timer.cancel()
+        self._expire()
+
     def _expire(self) -> None:
-        """From the deadline on, until the answer has ended: end it ourselves if we can, else ask
-        the servers that may have the request to. One that is between two tiers, or still being
-        read, is unknown to all of them. After Envoy's cut no server works on it: the
+        """From the deadline on, or a stop, until the answer has ended: end it ourselves if we can,
+        else ask the servers that may have the request to. One that is between two tiers, or still
+        being read, is unknown to all of them. After Envoy's cut no server works on it: the
         slot is free, even if the client never reads what lies in Envoy's buffers."""
         now = self._loop.time()
         if now >= self._slot_end:
             assert self._lease is not None
             self._lease.end()
             return
-        if now < self._cut_at:
+        if reason := self._reason_to_end(now):
             if self._answer is not None and self._answer.can_close:
-                self._answer.close("deadline")
+                self._answer.close(reason)
             else:
-                self._ask_to_stop()
+                self._ask_to_stop(reason)
         again = now + _ASK_AGAIN_S
-        self._timer = self._loop.call_at(
-            again if again < self._cut_at else self._slot_end, self._expire
-        )
+        if not self._reason_to_end(again):
+            again = self._deadline if again < self._deadline else self._slot_end
+        self._timer = self._loop.call_at(again, self._expire)
 
-    def _ask_to_stop(self) -> None:
+    def _reason_to_end(self, at: float) -> str:
+        """Why the answer is to be ended well-formed at that moment; empty: it is not."""
+        if at < self._stop_until:
+            return self._stop_reason
+        return "deadline" if self._deadline <= at < self._cut_at else ""
+
+    def _ask_to_stop(self, reason: str) -> None:
         pools = [self._config.pools[tier] for tier in self._tiers]
         asked = self._gateway.backends.ask_to_stop(pools, self._abort_ids)
-        if asked and "asked_to_stop" not in self._facts:
+        if asked and reason == "deadline" and "asked_to_stop" not in self._facts:
             self._facts["asked_to_stop"] = True
             self._gateway.metrics.asked_to_stop[self._tiers[0]] += 1
 
@@ -507,8 +531,9 @@ class Exchange:
                 case wire.AnswerBody():  # by far the most where there are any
                     assert self._answer is not None
                     await self._answer.body(message)
-                    if self._loop.time() >= self._deadline:
-                        self._answer.close("deadline")
+                    now = self._loop.time()
+                    if now >= self._deadline or now < self._stop_until:
+                        self._answer.close(self._reason_to_end(now) or "deadline")
                 case wire.AnswerHeaders():
                     self._answer = self._answer or self._passing()
                     await self._answer.headers(message)

@@ -82,6 +82,12 @@ class Metrics:
             "Requests whose servers were asked to end them at the deadline.",
             ["pool"],
         )
+        self.stopped = self._counter(
+            "forebay_stopped",
+            "Answers that were ended before their deadline, well-formed, and why: batch (an "
+            "interactive request needed the slot), budget (the tenant's was spent).",
+            ["pool", "reason"],
+        )
         self.closed = self._counter(
             "forebay_closed_answers",
             "Streamed answers that the processor ended itself, marked incomplete, and why.",

@@ -97,6 +97,12 @@ class Policy:
             cache_control=cache_control,
         )
 
+    def can_end(self, pool: str, *, stream: bool, partial: bool) -> bool:
+        """Whether an answer of this pool can be ended early and well-formed: its server can be
+        asked to, or it is a stream that is guarded. `partial`: streams may be."""
+        settings = self.config.pools[pool]
+        return settings.server == "vllm" or (stream and partial and settings.partial_by == "guard")
+
     def all_guarded(self, tiers: tuple[str, ...]) -> bool:
         """Whether a stream of whichever tier serves passes by way of us, to be ended by us."""
         if not self.guards:

@@ -83,7 +83,11 @@ def test_three_bad_endings_in_a_row_make_a_server_suspicious_for_longer_each_tim
 
 
 @pytest.mark.parametrize(
-    ("ended_by_us", "how"), [("deadline", "whole"), ("stall", "cut"), ("upstream_error", "error")]
+    ("ended_by_us", "how"),
+    [
+        *[("deadline", "whole"), ("batch", "whole"), ("budget", "whole")],
+        *[("stall", "cut"), ("upstream_error", "error")],
+    ],
 )
 def test_a_stream_that_the_guard_ended_is_called_by_what_its_server_did(
     ended_by_us: str, how: Ending
