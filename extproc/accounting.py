@@ -60,9 +60,10 @@ class Bill(NamedTuple):
     answers: int = 1
     """How many it asked for: its choices, times its prompts."""
     cap_tokens: int = 0
-    """Most tokens of each answer, as we cut it; 0: we did not."""
+    """Most tokens of each answer, as we lowered it; 0: we did not."""
     most_tokens: int = 0
-    """As the client wanted it; 0: it did not say."""
+    """Without that: as the client wanted it, or as fits before the deadline; 0: no limit is known.
+    """
 
 
 class Estimate(NamedTuple):
@@ -125,6 +126,8 @@ class Account(NamedTuple):
     """Of it, what the server took that was tried last: from our request to it on."""
     tpot_s: float | None
     """(last byte - first event) / (completion tokens - 1), streamed answers that ended only."""
+    json_s: float | None
+    """Of an answer that is not streamed, what the server took that was tried last."""
 
 
 def read(told: str) -> Account | None:
@@ -152,6 +155,7 @@ def read(told: str) -> Account | None:
     tokens = counted.completion
     body_sent = _number(body_bytes)
     ttft_s = server_ttft_s = tpot_s = None
+    json_s = None if streamed else _seconds(server_ttft_us)
     if streamed:
         # Comments may have kept the connection alive before the first token, or instead of it.
         alive_s = 0.0 if alive_us == "-" else _seconds(alive_us)
@@ -183,6 +187,7 @@ def read(told: str) -> Account | None:
         ttft_s,
         server_ttft_s,
         tpot_s,
+        json_s,
     )
 
 
@@ -194,7 +199,8 @@ def bill_told(
     feature: str,
     request_class: str,
     instead_of: str,
-    cap_tokens: int | None,
+    cap_tokens: int,
+    most_tokens: int,
     payer: str,
 ) -> str:
     """For the log, what is known of a request when it is admitted: POOL TOKENS PROMPT FEATURE CLASS
@@ -202,7 +208,7 @@ def bill_told(
     return (
         f"{pool} {ask.tokens} {request.prompt_tokens_estimate} "
         f"{feature} {request_class} {instead_of or '-'} "
-        f"{ask.weight} {cap_tokens or 0} {request.max_tokens or 0} {payer}"
+        f"{ask.weight} {cap_tokens} {most_tokens} {payer}"
     )
 
 

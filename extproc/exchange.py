@@ -12,7 +12,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any, Protocol
 
-from extproc import logs, openai, wire
+from extproc import caps, logs, openai, wire
 from extproc.accounting import bill_told
 from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import BYPASS, Fill, Flight, Found, Hit
@@ -171,6 +171,7 @@ class Exchange:
         body = await self._receive_body()
 
         request = self._parse(path, body)
+        caps.lower_to_tenants(request, self._tenant.most_tokens)
         expiry = self._policy.expiry(self._tenant.label, path)
         self._partial = expiry.partial
         self._deadline = self._began + expiry.deadline_s
@@ -180,8 +181,8 @@ class Exchange:
         found = await self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
-        may_shorten = self._policy.may_shorten
-        if request.usage_splice is None and not may_shorten:
+        may_cap = self._policy.may_shorten or self._policy.caps_to_deadline
+        if request.usage_splice is None and request.lowered_to is None and not may_cap:
             body = b""  # Envoy has it: nothing is held here while the request waits
         stale = await self._use(found, request, route, len(body)) if found else None
         tiers, degraded = await self._take_slot(request, route, stale, len(body))
@@ -189,20 +190,29 @@ class Exchange:
         assert lease is not None
         self._facts["queue_ms"] = round(self._waited_s * 1000, 1)
 
-        most_tokens = None
-        shorter = self._config.admission.shorter_tokens
-        if may_shorten and lease.position and request.may_have_more_than(shorter):
-            most_tokens = max(shorter, request.min_tokens)  # it had to queue
+        first, reason = tiers[0], route.reason
+        fitting = self._tokens_before_the_deadline(request, first)
+        shorter = self._policy.may_shorten and lease.position  # it had to queue
+        capped = caps.lower(
+            request,
+            fitting=fitting,
+            shorter=self._config.admission.shorter_tokens if shorter else None,
+        )
+        if capped == "shorter":
             degraded = "smaller+shorter" if degraded else "shorter"
             if self._fill is not None:
                 self._fill.give_up()
                 self._fill = None
         # Without the usage the server counts no tokens for us; Envoy hides the extra chunk.
-        new_body, model_span = openai.with_changes(body, request, most_tokens=most_tokens)
-        first, reason = tiers[0], route.reason
+        new_body, model_span = openai.with_changes(body, request, most_tokens=request.lowered_to)
         if degraded:
             reason = f"{reason}; degraded={degraded}"
             self._gateway.metrics.degraded[first, degraded] += 1
+        if capped in ("tenant", "deadline"):
+            reason = f"{reason}; capped={capped}"
+            self._gateway.metrics.capped[first, capped] += 1
+            if capped == "deadline" and self._fill is not None:
+                self._fill.unless_cut = True
         self._facts["pool"] = first
         self._facts["reason"] = reason
         self._tiers = tiers
@@ -214,6 +224,7 @@ class Exchange:
         self._set_timer()
         if self._policy.can_end(first, stream=request.stream, partial=self._partial):
             lease.on_stop = self._stop
+        cap_tokens, most_tokens = caps.billed(request, capped, fitting)
         bill = bill_told(
             first,
             lease.ask,
@@ -221,7 +232,8 @@ class Exchange:
             feature=feature_of(headers, self._config),
             request_class=CLASSES[self._class_index],
             instead_of=route.instead_of,
-            cap_tokens=most_tokens,
+            cap_tokens=cap_tokens,
+            most_tokens=most_tokens,
             payer=self._payer,
         )
         await self._stream.send(
@@ -252,6 +264,17 @@ class Exchange:
         self._decision = "admitted"
         # The rule alone: what else a person reads (a pool is down) would make labels without end.
         self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
+
+    def _tokens_before_the_deadline(self, request: openai.Request, pool: str) -> int | None:
+        """How many tokens fit in the time that is left, where an answer that takes longer could
+        only be cut. None: there is no such cap."""
+        if not self._policy.caps_to_deadline:
+            return None
+        stream, partial = request.stream, self._partial
+        if partial and self._policy.can_end(pool, stream=stream, partial=partial):
+            return None
+        measured = self._gateway.finished.measured[pool]
+        return caps.tokens_within(self._deadline - self._loop.time(), measured)
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()

@@ -21,18 +21,24 @@ from extproc.policy import Policy
 
 _log = logging.getLogger(__name__)
 
+# A JSON answer of so many tokens tells how long one takes: the time of its prompt, which is in it,
+# hardly matters.
+_TELLING_TOKENS = 32
+
 
 class Measured:
     """What a pool's answers were like lately."""
 
     __slots__ = (
         *("cached_tokens", "completion_tokens", "first_token_s", "prompt", "prompt_tokens"),
-        *("stream_bytes", "stream_tokens"),
+        *("stream_bytes", "stream_tokens", "token_s"),
     )
 
     def __init__(self) -> None:
         self.first_token_s = Running()
         """From a slot to the first token."""
+        self.token_s = Running()
+        """A token of one answer, after the first."""
         self.completion_tokens = Running()
         self.stream_bytes, self.stream_tokens = Running(), Running()
         """Of each stream that was counted; bytes as sent to the client."""
@@ -118,6 +124,11 @@ class Finished:
         if account.streamed and account.body_bytes:
             measured.stream_bytes.add(account.body_bytes)
             measured.stream_tokens.add(account.completion_tokens)
+        if account.bill.answers == 1:  # else several are written at once
+            if account.tpot_s is not None:
+                measured.token_s.add(account.tpot_s)
+            elif account.json_s is not None and account.completion_tokens >= _TELLING_TOKENS:
+                measured.token_s.add(account.json_s / account.completion_tokens)
         if account.charge is not None and account.prompt_tokens is not None:
             measured.prompt.add(account.charge.prompt_tokens, account.prompt_tokens)
             measured.prompt_tokens.add(account.prompt_tokens)

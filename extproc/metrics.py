@@ -77,6 +77,12 @@ class Metrics:
             "Requests that were served otherwise than asked for, since their pool shed, and how.",
             ["pool", "way"],
         )
+        self.capped = self._counter(
+            "forebay_capped",
+            "Requests whose limit of output tokens was lowered, and by what: the tenant's, or what "
+            "fits before the deadline. (Shorter answers under overload: forebay_degraded.)",
+            ["pool", "by"],
+        )
         self.asked_to_stop = self._counter(
             "forebay_asked_to_stop",
             "Requests whose servers were asked to end them at the deadline.",

@@ -29,6 +29,8 @@ class Policy:
     """Some answer may have to pass by way of the processor: to be stored, or guarded."""
     may_shorten: bool
     """Answers of requests that had to queue are cut to admission.shorter_tokens."""
+    caps_to_deadline: bool
+    """See response.cap_to_deadline."""
     uncounted: str
     """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
     _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
@@ -121,6 +123,7 @@ def enforced(config: Config, limiters: Mapping[str, Limiter], caches: Caches | N
         guards=guards,
         sees_answers=caches is not None or guards,
         may_shorten="shorter" in config.admission.on_overload,
+        caps_to_deadline=config.response.cap_to_deadline,
         uncounted=_uncounted(config),
     )
 

@@ -47,7 +47,9 @@ class Fill:
     """An answer on its way that is to be stored, if it turns out to be whole and `pool`'s. Others
     may wait for it, once it leads; `give_up` tells them that none will come of it."""
 
-    __slots__ = ("_pool", "_reader", "_stale_s", "flight", "place", "stored", "ttl_s")
+    __slots__ = (
+        *("_pool", "_reader", "_stale_s", "flight", "place", "stored", "ttl_s", "unless_cut"),
+    )
 
     def __init__(
         self, place: Place, pool: str, ttl_s: float, stale_s: float, reader: AnswerReader
@@ -57,6 +59,8 @@ class Fill:
         self.flight: Flight[bytes, Answer] | None = None
         self.stored: Callable[[Answer | UnreadAnswer], None] | None = None
         """Told of the answer when it is."""
+        self.unless_cut = False
+        """An answer that ended at its limit is not stored: the limit was not the client's."""
         self._pool = pool
         self._stale_s = stale_s
         self._reader = reader
@@ -77,6 +81,9 @@ class Fill:
     def end(self) -> bool:
         """After the last piece: whether the answer was taken by the store."""
         answer = self._reader.end()
+        if self.unless_cut and answer is not None:
+            answer = answer.read() if isinstance(answer, UnreadAnswer) else answer
+            answer = None if answer is None or answer.was_cut else answer
         if answer is None:
             self.give_up()
             return False

@@ -11,6 +11,7 @@ from extproc.cache.exact import Look
 from extproc.cache.key import has_long_number
 from extproc.cache.request_policy import directives_of
 from extproc.caching.report import Candidate, Explanation, Result, Step, Why
+from extproc.caps import lower_to_tenants
 from extproc.gateway import Gateway, Policy
 from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
@@ -76,6 +77,7 @@ class _Way:
     async def go(self) -> NoReturn:
         tenant = self._tenant()
         request = self._request()
+        lower_to_tenants(request, tenant.most_tokens)
         route = self._route(request, tenant)
         query = self._query(request, tenant, route)
         caches = self._policy.caches

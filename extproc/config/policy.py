@@ -186,6 +186,10 @@ class ResponseConfig(Block):
     """How long a guarded stream may be silent, before its first token too, before it is ended."""
     on_expiry: Literal["partial", "cut"] = "partial"
     """partial: ask vllm servers to end the answer well-formed at the deadline; cut: only cut it."""
+    cap_to_deadline: bool = False
+    """Whether answers that could only be cut at their deadline (a JSON answer of an `other` server;
+    any, with on_expiry: cut) get no more tokens than the pool was seen to write in the time that is
+    left, so that they end in time, by `length`."""
     paths: dict[Literal["/v1/chat/completions", "/v1/completions"], ExpiryConfig] = Field(
         default={}
     )
@@ -201,6 +205,8 @@ class TenantConfig(ExpiryConfig):
     """The tenant's share of a pool's tokens beside others of its class, when there is a queue."""
     pools: tuple[Name, ...] | None = None
     """The pools that this tenant may use. None: all."""
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    """Most tokens of each choice of an answer. None: as the client says."""
     cache: TenantCacheConfig = TenantCacheConfig()
 
 

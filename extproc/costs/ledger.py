@@ -4,12 +4,11 @@ In this process's memory alone: a restart begins anew. Keys are names from the c
 number is bounded.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from extproc.accounting import WORKED, Account, Bill, Estimate
-from extproc.admission import Running
 from extproc.config import Config
 from extproc.costs.report import Cost, Report, Saving, Share, Tokens, report
 from extproc.costs.savings import LEVERS, cost_usd, repeated_usd, savings
@@ -18,6 +17,11 @@ OTHER = "other"
 """The feature of a request that names none, or one that the config does not."""
 
 _LARGEST_POWER = 20
+_LENGTHS = 100  # of answers, remembered by pool and limit
+
+
+def _last_lengths() -> "deque[float]":
+    return deque(maxlen=_LENGTHS)
 
 
 class _Line:
@@ -50,9 +54,9 @@ class Ledger:
         """By tenant, feature, model, pool."""
         self._saved: defaultdict[tuple[str, str], _Saved] = defaultdict(_Saved)
         """By tenant, lever."""
-        self._beyond_cap: defaultdict[tuple[str, int, int], Running] = defaultdict(Running)
-        """By pool, cap and the client's own limit (its power of two, since that limits answers,
-        too): how far answers that were not cut went beyond the cap, in tokens."""
+        self._uncapped: defaultdict[tuple[str, int], deque[float]] = defaultdict(_last_lengths)
+        """By pool and the client's own limit (its power of two, since that limits answers, too):
+        the tokens of the last answers without a cap of ours."""
 
     def answered(
         self,
@@ -85,7 +89,7 @@ class Ledger:
         line.prompt += prompt
         line.cached += cached
         line.completion += completion
-        cut = self._cut_tokens(config, pool, bill, completion)
+        cut = self._cut_tokens(pool, bill, completion)
         if served.price is None:
             return
         factor = config.costs.batch_price if bill.batch else 1.0
@@ -128,20 +132,22 @@ class Ledger:
         saved.requests += 1
         saved.usd += usd
 
-    def _cut_tokens(self, config: Config, pool: str, bill: Bill, completion: int) -> float:
-        """What our cap took off this answer, estimated. Learns from those that it did not bind."""
+    def _cut_tokens(self, pool: str, bill: Bill, completion: int) -> float:
+        """What our cap took off this answer, estimated. Learns from those that have none."""
         cap, limit = bill.cap_tokens, min(bill.most_tokens.bit_length(), _LARGEST_POWER)
+        lengths = self._uncapped[pool, limit]
         if not cap:
-            cap = config.admission.shorter_tokens
-            if "shorter" in config.admission.on_overload and completion > cap * bill.answers:
-                self._beyond_cap[pool, cap, limit].add(completion / bill.answers - cap)
+            lengths.append(completion / bill.answers)
             return 0.0
         if completion < cap * bill.answers:
             return 0.0
-        beyond = self._beyond_cap[pool, cap, limit].mean
+        beyond = [length - cap for length in lengths if length > cap]
+        if not beyond:
+            return 0.0
+        mean = sum(beyond) / len(beyond)
         if bill.most_tokens:
-            beyond = min(beyond, bill.most_tokens - cap)
-        return beyond * bill.answers
+            mean = min(mean, bill.most_tokens - cap)
+        return mean * bill.answers
 
     # --- to be shown ---------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ LEVERS = {
     ),
     "prefix_cache": Lever("cached input tokens at the price of input"),
     "output_cap": Lever(
-        "an answer cut at admission.shorter_tokens goes as far beyond it as the pool's uncut ones "
-        "with a like max_tokens lately did on average",
+        "an answer cut at its tenant's max_output_tokens, or at shorter_tokens, goes as far beyond "
+        "it as the pool's uncut ones with a like max_tokens lately did on average",
         estimated=True,
     ),
     "batch": Lever("the full price, for requests of class batch"),

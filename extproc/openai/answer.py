@@ -42,6 +42,12 @@ class Answer:
         said = choice["message"].get("content") if self.path == CHAT else choice["text"]
         return said or ""
 
+    @property
+    def was_cut(self) -> bool:
+        """Whether a choice of it ended at its limit of tokens."""
+        choices = cast("dict[str, Any]", orjson.loads(self.members))["choices"]
+        return any(choice["finish_reason"] == "length" for choice in choices)
+
     def as_json(self, request_id: str, created: int) -> bytes:
         """The answer to a request that does not stream; `created` in seconds since the epoch."""
         head = orjson.dumps({"id": self._id(request_id), "created": created})

@@ -21,6 +21,7 @@ MAX_PROMPTS = 128
 # What bounds the time that one body can take from all others: text of several megabytes stays
 # below it, a hostile body of brackets and commas does not.
 MAX_MARKS = 400_000
+COMPLETIONS_DEFAULT_TOKENS = 16  # of each answer that names no max_tokens, by the API
 MAX_MEMBERS = 1_000  # of the body, and of stream_options
 MAX_ITEMS = 20_000  # messages, and in all of them: parts of contents, calls of tools
 
@@ -43,17 +44,19 @@ class Request:
     usage_asked: bool  # stream_options.include_usage is true
     last_user_text: str = field(repr=False)  # chat: of the last user message; else the prompts
     prompt_tokens_estimate: int  # see _chat_prompt and _completion_prompt; never below 1
-    max_tokens: int | None  # None: the server's default (for completions that is 16)
+    max_tokens: int | None  # None: the server's default
     min_tokens: int  # vLLM's; 0: none
     choices: int  # n
     temperature: float | None  # None: the server's default
     prompt_count: int  # completions with a list of prompts: how many; else 1
-    # orjson's view of the whole body. See forget_prompt.
+    # orjson's view of the whole body. See forget_prompt and lower_limit.
     members: dict[str, Any] = field(repr=False)
     # For with_changes alone. Start, end, what to put there; None: nothing to do.
     usage_splice: tuple[int, int, bytes] | None = field(repr=False)
     # Start, end, and what goes before the number.
     limit_place: tuple[int, int, bytes] = field(repr=False)
+    asked_tokens: int | None = None  # max_tokens as the client wants it
+    lowered_to: int | None = None  # what the server is to get instead; see lower_limit
 
     @property
     def sequences(self) -> int:
@@ -61,10 +64,18 @@ class Request:
         return self.choices * self.prompt_count
 
     def may_have_more_than(self, tokens: int) -> bool:
-        """Whether an answer may be longer than that. The servers' default for completions is 16."""
+        """Whether an answer may be longer than that."""
+        tokens = max(tokens, self.min_tokens)
         if self.max_tokens is None:
-            return self.path == CHAT
-        return self.max_tokens > max(tokens, self.min_tokens)
+            return self.path == CHAT or tokens < COMPLETIONS_DEFAULT_TOKENS
+        return self.max_tokens > tokens
+
+    def lower_limit(self, tokens: int) -> None:
+        """From now on it is a request for so many tokens of each choice, or `min_tokens` if that is
+        more. What was read of it says so too (`max_tokens`, `members`); its body does not yet."""
+        self.max_tokens = self.lowered_to = max(tokens, self.min_tokens)
+        if self.members:
+            self.members[_limit_name(self.path, self.members)] = self.max_tokens
 
     def forget_prompt(self) -> None:
         """Let go of what is as long as a prompt: a request lives as long as its answer."""
@@ -120,6 +131,7 @@ def parse(path: str, body: bytes) -> Request:
         members=members,
         usage_splice=usage_splice if stream and not usage_asked else None,
         limit_place=limit_place,
+        asked_tokens=max_tokens,
     )
 
 
@@ -331,12 +343,16 @@ def _max_tokens(
         value = members.get(name)
         if value is not None and (type(value) is not int or value < 1):
             _refuse(f"`{name}` must be a positive integer.", name)
-    newer = "max_completion_tokens"
-    name = newer if path == CHAT and members.get(newer) is not None else "max_tokens"
+    name = _limit_name(path, members)
     if name in spans:
         return members[name], (*spans[name], b"")
     after_model = spans["model"][1]
     return None, (after_model, after_model, b',"max_tokens":')
+
+
+def _limit_name(path: str, members: dict[str, Any]) -> str:
+    newer = "max_completion_tokens"
+    return newer if path == CHAT and members.get(newer) is not None else "max_tokens"
 
 
 def _min_tokens(members: dict[str, Any]) -> int:

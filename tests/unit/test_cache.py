@@ -254,6 +254,18 @@ async def test_one_that_may_not_be_given_again_is_a_miss_and_goes() -> None:
     assert len(cache.store) == cache.store.used_bytes == 0
 
 
+@pytest.mark.parametrize(("reason", "stored"), [("stop", True), ("length", False)])
+async def test_what_ended_at_a_limit_that_was_not_the_clients_is_not_stored(
+    reason: str, stored: bool
+) -> None:
+    cache = _cache()
+    found = await _ask(cache)
+    assert found.fill
+    found.fill.unless_cut = True
+    assert _answer_with(found, _plain(finish_reason=reason)) is stored
+    assert ((await _ask(cache)).result == "hit") is stored
+
+
 async def test_nobody_s_request_bypasses_the_cache() -> None:
     assert (await _ask(_cache(), scope=None)).result == "bypass"
 

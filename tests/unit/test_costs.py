@@ -266,6 +266,8 @@ def test_a_cap_saves_what_answers_without_it_lately_went_beyond_it() -> None:
     within = account(completion=10, bill="search interactive - 1 10 22")
     assert saved(ledger_after(*limited, within)) == {"output_cap": 12 * per_token}
     assert not saved(ledger_after(*free, within)), "none had such a limit"
+    other_cap = account(completion=30, bill="search interactive - 1 30 0")
+    assert saved(ledger_after(*free, other_cap)) == {"output_cap": 20 * per_token}
     choices = account(completion=20, bill="search interactive - 2 10 0")
     assert saved(ledger_after(*free, choices)) == {"output_cap": 60 * per_token}
     ended = account(completion=9, bill=CAPPED)

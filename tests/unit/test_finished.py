@@ -56,6 +56,22 @@ async def test_what_the_guard_saw_is_the_estimate_of_the_output() -> None:
     assert estimated({"guarded": "upstream_error - - - 0"}) == {}, "nothing was generated"
 
 
+async def test_the_time_of_a_token_is_learned_of_streams_and_of_long_json_answers() -> None:
+    def learned(**changes: str) -> float | None:
+        made = gateway()
+        made.finished.account(logged(SERVED | STREAM | changes))
+        token_s = made.finished.measured["small"].token_s
+        return token_s.mean if token_s.count else None
+
+    assert learned(generation_us="180000") == 0.02
+    json_s = {"kind": "json", "server_ttft_us": "2000000", "ttft_us": "2000000"}
+    assert learned(**json_s, completion_tokens="100") == 0.02
+    assert learned(**json_s, completion_tokens="5") is None, "it was mostly its prompt's"
+    two = "small 300 50 other interactive - 2 0 0 acme"
+    assert learned(generation_us="180000", bill=two) is None, "two at once"
+    assert learned(**json_s, completion_tokens="100", status="504") is None
+
+
 @pytest.mark.parametrize("status", [0, 200, 504])
 async def test_of_a_json_answer_that_was_left_or_cut_the_prompt_is_estimated(status: int) -> None:
     assert estimated(JSON, status) == {"prompt_estimated": 100}
