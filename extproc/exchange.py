@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from extproc import caps, logs, openai, wire
 from extproc.accounting import bill_told
-from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
+from extproc.admission import BATCH, CLASSES, Ask, Lease, Limiter, Shed
 from extproc.cache import BYPASS, Fill, Flight, Found, Hit
+from extproc.config import HOLD_MARGIN_S, Expiry
 from extproc.front import (
     answer_without_body,
     class_index_of,
@@ -30,6 +31,7 @@ from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
 
 _NOBODY = Tenant("default", ())  # until the tenant is known
+_NEVER = Expiry(inf, 0.0, False)  # until the request is
 _ASK_AGAIN_S = 0.25
 _NO_QUEUE = '0.0;desc="position 0"'
 _AFTER_THE_CUT_S = 1.0
@@ -70,9 +72,11 @@ class Exchange:
         "_cut_at",
         "_deadline",
         "_decision",
+        "_expiry",
         "_facts",
         "_fill",
         "_gateway",
+        "_is_held_longer",
         "_lease",
         "_loop",
         "_partial",
@@ -97,9 +101,11 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         # Until the request is parsed nothing has a deadline but Envoy's own limits.
+        self._expiry = _NEVER
         self._partial = False
         self._deadline = self._cut_at = inf
         self._stop_reason, self._stop_until = "", 0.0  # while it is ended before its deadline
+        self._is_held_longer = False  # Envoy has been told to
         self._tenant = _NOBODY
         self._tiers: tuple[str, ...] = ()
         self._payer = ""
@@ -172,10 +178,10 @@ class Exchange:
 
         request = self._parse(path, body)
         caps.lower_to_tenants(request, self._tenant.most_tokens)
-        expiry = self._policy.expiry(self._tenant.label, path)
-        self._partial = expiry.partial
-        self._deadline = self._began + expiry.deadline_s
-        self._cut_at = self._deadline + expiry.grace_s
+        self._expiry = self._policy.expiry(self._tenant.label, path)
+        self._partial = self._expiry.partial
+        is_batch = self._class_index == BATCH
+        self._set_deadline(self._began + (self._max_wait_s if is_batch else 0.0))
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
         found = await self._look_up(request, headers, route, body)
@@ -188,6 +194,8 @@ class Exchange:
         tiers, degraded = await self._take_slot(request, route, stale, len(body))
         lease = self._lease
         assert lease is not None
+        if is_batch:  # it may have waited for minutes
+            self._set_deadline(self._loop.time())
         self._facts["queue_ms"] = round(self._waited_s * 1000, 1)
 
         first, reason = tiers[0], route.reason
@@ -294,15 +302,16 @@ class Exchange:
         help, not even the body is read."""
         limiters = self._policy.limiters
         for pool in self._tenant.pools:
-            if limiters[pool].has_room:
+            if limiters[pool].has_room(self._class_index):
                 return
         ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=self._class_index)
         helps = self._policy.caches is not None
         mine = [limiters[pool] for pool in self._tenant.pools]
-        if all(limiter.is_full if helps else limiter.sheds(ask) for limiter in mine):
+        index = self._class_index
+        if all(limiter.is_full(index) if helps else limiter.sheds(ask) for limiter in mine):
             for limiter in mine:
                 limiter.refuse(ask)
-            raise self._overloaded(min(mine, key=Limiter.drain_s))
+            raise self._overloaded(min(mine, key=lambda limiter: limiter.drain_s(index)))
 
     async def _receive_body(self) -> bytes:
         message = await self._stream.receive()
@@ -378,7 +387,7 @@ class Exchange:
             f"{kind}_hit",
             pool=route.wanted,
             tenant=self._tenant.label,
-            batch=CLASSES[self._class_index] == "batch",
+            batch=self._class_index == BATCH,
             prompt=hit.answer.prompt_tokens,
             completion=hit.answer.completion_tokens,
         )
@@ -461,17 +470,30 @@ class Exchange:
             self._gateway.metrics.queue_wait[pool].observe(0.0)
             return
         waited_s = await self._wait_for(lease.settled, self._config.admission.max_wait)
+        if not lease.settled.done() and self._waited_s < self._max_wait_s:  # a batch request
+            await self._have_it_held_longer()
+            waited_s += await self._wait_for(lease.settled, self._max_wait_s)
         if lease.has_ended:
             raise Shed
         if not lease.settled.done():
             raise self._timed_out(limiter, lease)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
+    @property
+    def _max_wait_s(self) -> float:
+        return self._config.admission.waits_s[self._class_index]
+
+    async def _have_it_held_longer(self) -> None:
+        if not self._is_held_longer:
+            self._is_held_longer = True
+            left_s = self._max_wait_s - self._waited_s
+            await self._stream.send(wire.hold_longer(left_s + HOLD_MARGIN_S))
+
     async def _wait_for(self, what: "asyncio.Future[Any]", all_waits_s: float) -> float:
         """Until it is done, or the request has waited for `all_waits_s` in all or its deadline has
         come. How long that was; raises _Gone where the client left."""
         began = self._loop.time()
-        limit_s = min(all_waits_s - self._waited_s, self._deadline - began)
+        limit_s = max(min(all_waits_s - self._waited_s, self._deadline - began), 0.0)
         next_message = self._stream.receiving()
         await asyncio.wait(
             (what, next_message), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
@@ -491,7 +513,13 @@ class Exchange:
         return try_later("queue_timeout", message, self._retry_after_s(limiter), (timing,))
 
     def _retry_after_s(self, limiter: Limiter) -> int:
-        return limiter.retry_after_s(self._payer, self._tenant.share, random.random())
+        return limiter.retry_after_s(
+            self._payer, self._tenant.share, random.random(), self._class_index
+        )
+
+    def _set_deadline(self, since: float) -> None:
+        self._deadline = since + self._expiry.deadline_s
+        self._cut_at = self._deadline + self._expiry.grace_s
 
     def _set_timer(self) -> None:
         first = self._deadline if self._partial else self._slot_end
@@ -506,7 +534,7 @@ class Exchange:
         within the grace keeps it: nothing would end it well-formed."""
         now = self._loop.time()
         assert self._timer is not None
-        if self._reason_to_end(now):
+        if self._reason_to_end(now) or now >= self._cut_at:
             return
         self._stop_reason, self._stop_until = reason, now + self._config.response.grace
         self._facts["stopped"] = reason

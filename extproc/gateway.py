@@ -5,7 +5,7 @@ import logging
 import time
 from collections import defaultdict
 
-from extproc.admission import Limiter, Marks, Slo, marks, needed_s
+from extproc.admission import Limiter, Marks, Slo, marks, needed_s, waiting_marks
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
 from extproc.config import Config
@@ -25,7 +25,7 @@ _FORGOTTEN_S = 60.0
 _CROWDED_S = 5  # in a row, before anybody is told
 # Before any answer was counted.
 _FIRST_COMPLETION_TOKENS = 256
-# Of max_wait: a batch request that has waited so long goes before interactive ones.
+# Of max_wait: a request for several slots that has waited so long is passed by no other any more.
 _STARVING_SHARE = 0.5
 
 
@@ -113,7 +113,7 @@ class Gateway:
         limiters = {
             name: self._limiter(config, name, self._limiters.get(name)) for name in config.pools
         }
-        in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.depth}
+        in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.waiting}
         self._limiters = in_use | limiters
         return enforced(config, limiters, caches)
 
@@ -123,6 +123,9 @@ class Gateway:
             limiter = Limiter(slots, Marks(0, 0, 0, ""), self._clock)
         limiter.set_slots(slots, each)
         limiter.set_queue(admission.max_wait * _STARVING_SHARE, admission.queue_bytes)
+        batch = admission.batch
+        stops = batch.when_needed == "stop"
+        limiter.set_lane(batch.spare, config.response.grace if stops else None)
         self._set_marks(config, name, limiter)
         return limiter
 
@@ -182,7 +185,11 @@ class Gateway:
             service_s=limiter.service_s,
             first_token_s=self.finished.measured[name].first_token_s,
         )
-        limiter.set_marks(found, admission.dwell or 0.0)
+        wait_s, for_batch = admission.batch.max_wait, None
+        if wait_s is not None:
+            lane = limiter.slots - limiter.spare
+            for_batch = waiting_marks(wait_s, lane, limiter.service_s)
+        limiter.set_marks(found, admission.dwell or 0.0, for_batch)
 
     def is_up(self, pool: str) -> bool:
         return self.backends.is_up(self.policy.config.pools[pool])
@@ -208,6 +215,7 @@ class Gateway:
                     "oldest_s": _rounded(limiter.oldest_s()),
                     "inherited": limiter.inherited,
                     "queue_depth": limiter.depth,
+                    "batch_waiting": limiter.batch_waiting,
                     "queue_bytes": limiter.waiting_bytes,
                     "high_water": limiter.marks.high,
                     "low_water": limiter.marks.low,

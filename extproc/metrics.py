@@ -277,8 +277,11 @@ class _Now(Collector):
         held = GaugeMetricFamily("forebay_in_flight", "Slots leased now.", labels=["pool"])
         depth = GaugeMetricFamily(
             "forebay_queue_depth",
-            "Requests waiting here, or in the servers beside ours.",
+            "Requests waiting here, but for batch, or in the servers beside ours.",
             labels=["pool"],
+        )
+        batch = GaugeMetricFamily(
+            "forebay_batch_waiting", "Requests of class batch waiting here.", labels=["pool"]
         )
         queued = GaugeMetricFamily(
             "forebay_queue_bytes", "Memory held by requests waiting here.", labels=["pool"]
@@ -328,6 +331,7 @@ class _Now(Collector):
             up.add_metric([name], float(self._is_up(name)))
             held.add_metric([name], pool.in_flight)
             depth.add_metric([name], pool.depth)
+            batch.add_metric([name], pool.batch_waiting)
             queued.add_metric([name], pool.waiting_bytes)
             inherited.add_metric([name], pool.inherited)
             audit = pool.audit()
@@ -345,6 +349,7 @@ class _Now(Collector):
             held,
             inherited,
             depth,
+            batch,
             queued,
             leaked,
             shedding,

@@ -148,6 +148,14 @@ def read(data: bytes) -> Message:
     return OtherPhase(_PASS_BYTES.get(phase or "", b""))
 
 
+def hold_longer(seconds: float) -> bytes:
+    """Have Envoy wait for our reply to its last message for so long from now on, instead of its
+    message_timeout: once for each message, and up to its max_message_timeout."""
+    reply = ProcessingResponse()
+    reply.override_message_timeout.FromMilliseconds(int(seconds * 1000))
+    return reply.SerializeToString()
+
+
 class AdmitFacts(NamedTuple):
     """What is the same for many requests that reach the models. `tiers`: cluster names in the order
     of the attempts. `tenant` to `uncounted`, and `kind`: metadata under `forebay`, read by the

@@ -22,58 +22,59 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66orebay_ext_proc.proto\x12\x0c\x66orebay.wire\x1a\x1cgoogle/protobuf/struct.proto\"<\n\x0bHeaderValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x11\n\traw_value\x18\x03 \x01(\x0c\"7\n\tHeaderMap\x12*\n\x07headers\x18\x01 \x03(\x0b\x32\x19.forebay.wire.HeaderValue\"\x88\x02\n\x11HeaderValueOption\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.forebay.wire.HeaderValue\x12I\n\rappend_action\x18\x03 \x01(\x0e\x32\x32.forebay.wire.HeaderValueOption.HeaderAppendAction\"}\n\x12HeaderAppendAction\x12\x1b\n\x17\x41PPEND_IF_EXISTS_OR_ADD\x10\x00\x12\x11\n\rADD_IF_ABSENT\x10\x01\x12\x1e\n\x1aOVERWRITE_IF_EXISTS_OR_ADD\x10\x02\x12\x17\n\x13OVERWRITE_IF_EXISTS\x10\x03\"N\n\x0bHttpHeaders\x12(\n\x07headers\x18\x01 \x01(\x0b\x32\x17.forebay.wire.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"9\n\x0cHttpTrailers\x12)\n\x08trailers\x18\x01 \x01(\x0b\x32\x17.forebay.wire.HeaderMap\"\xdd\x02\n\x11ProcessingRequest\x12\x34\n\x0frequest_headers\x18\x02 \x01(\x0b\x32\x19.forebay.wire.HttpHeadersH\x00\x12\x35\n\x10response_headers\x18\x03 \x01(\x0b\x32\x19.forebay.wire.HttpHeadersH\x00\x12.\n\x0crequest_body\x18\x04 \x01(\x0b\x32\x16.forebay.wire.HttpBodyH\x00\x12/\n\rresponse_body\x18\x05 \x01(\x0b\x32\x16.forebay.wire.HttpBodyH\x00\x12\x36\n\x10request_trailers\x18\x06 \x01(\x0b\x32\x1a.forebay.wire.HttpTrailersH\x00\x12\x37\n\x11response_trailers\x18\x07 \x01(\x0b\x32\x1a.forebay.wire.HttpTrailersH\x00\x42\t\n\x07request\"^\n\x0eHeaderMutation\x12\x34\n\x0bset_headers\x18\x01 \x03(\x0b\x32\x1f.forebay.wire.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\x81\x01\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12\x14\n\nclear_body\x18\x02 \x01(\x08H\x00\x12?\n\x11streamed_response\x18\x03 \x01(\x0b\x32\".forebay.wire.StreamedBodyResponseH\x00\x42\n\n\x08mutation\"\xe2\x04\n\x0eProcessingMode\x12H\n\x13request_header_mode\x18\x01 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12I\n\x14response_header_mode\x18\x02 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12\x44\n\x11request_body_mode\x18\x03 \x01(\x0e\x32).forebay.wire.ProcessingMode.BodySendMode\x12\x45\n\x12response_body_mode\x18\x04 \x01(\x0e\x32).forebay.wire.ProcessingMode.BodySendMode\x12I\n\x14request_trailer_mode\x18\x05 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12J\n\x15response_trailer_mode\x18\x06 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\"1\n\x0eHeaderSendMode\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x08\n\x04SEND\x10\x01\x12\x08\n\x04SKIP\x10\x02\"d\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\"\x8c\x02\n\x0e\x43ommonResponse\x12;\n\x06status\x18\x01 \x01(\x0e\x32+.forebay.wire.CommonResponse.ResponseStatus\x12\x35\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\x12\x31\n\rbody_mutation\x18\x03 \x01(\x0b\x32\x1a.forebay.wire.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"A\n\x0fHeadersResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.CommonResponse\">\n\x0c\x42odyResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.CommonResponse\"I\n\x10TrailersResponse\x12\x35\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\"\x1a\n\nHttpStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\"\x8b\x01\n\x11ImmediateResponse\x12(\n\x06status\x18\x01 \x01(\x0b\x32\x18.forebay.wire.HttpStatus\x12-\n\x07headers\x18\x02 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\x9e\x04\n\x12ProcessingResponse\x12\x38\n\x0frequest_headers\x18\x01 \x01(\x0b\x32\x1d.forebay.wire.HeadersResponseH\x00\x12\x39\n\x10response_headers\x18\x02 \x01(\x0b\x32\x1d.forebay.wire.HeadersResponseH\x00\x12\x32\n\x0crequest_body\x18\x03 \x01(\x0b\x32\x1a.forebay.wire.BodyResponseH\x00\x12\x33\n\rresponse_body\x18\x04 \x01(\x0b\x32\x1a.forebay.wire.BodyResponseH\x00\x12:\n\x10request_trailers\x18\x05 \x01(\x0b\x32\x1e.forebay.wire.TrailersResponseH\x00\x12;\n\x11response_trailers\x18\x06 \x01(\x0b\x32\x1e.forebay.wire.TrailersResponseH\x00\x12=\n\x12immediate_response\x18\x07 \x01(\x0b\x32\x1f.forebay.wire.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\rmode_override\x18\t \x01(\x0b\x32\x1c.forebay.wire.ProcessingModeB\n\n\x08responseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x66orebay_ext_proc.proto\x12\x0c\x66orebay.wire\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"<\n\x0bHeaderValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x11\n\traw_value\x18\x03 \x01(\x0c\"7\n\tHeaderMap\x12*\n\x07headers\x18\x01 \x03(\x0b\x32\x19.forebay.wire.HeaderValue\"\x88\x02\n\x11HeaderValueOption\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.forebay.wire.HeaderValue\x12I\n\rappend_action\x18\x03 \x01(\x0e\x32\x32.forebay.wire.HeaderValueOption.HeaderAppendAction\"}\n\x12HeaderAppendAction\x12\x1b\n\x17\x41PPEND_IF_EXISTS_OR_ADD\x10\x00\x12\x11\n\rADD_IF_ABSENT\x10\x01\x12\x1e\n\x1aOVERWRITE_IF_EXISTS_OR_ADD\x10\x02\x12\x17\n\x13OVERWRITE_IF_EXISTS\x10\x03\"N\n\x0bHttpHeaders\x12(\n\x07headers\x18\x01 \x01(\x0b\x32\x17.forebay.wire.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"9\n\x0cHttpTrailers\x12)\n\x08trailers\x18\x01 \x01(\x0b\x32\x17.forebay.wire.HeaderMap\"\xdd\x02\n\x11ProcessingRequest\x12\x34\n\x0frequest_headers\x18\x02 \x01(\x0b\x32\x19.forebay.wire.HttpHeadersH\x00\x12\x35\n\x10response_headers\x18\x03 \x01(\x0b\x32\x19.forebay.wire.HttpHeadersH\x00\x12.\n\x0crequest_body\x18\x04 \x01(\x0b\x32\x16.forebay.wire.HttpBodyH\x00\x12/\n\rresponse_body\x18\x05 \x01(\x0b\x32\x16.forebay.wire.HttpBodyH\x00\x12\x36\n\x10request_trailers\x18\x06 \x01(\x0b\x32\x1a.forebay.wire.HttpTrailersH\x00\x12\x37\n\x11response_trailers\x18\x07 \x01(\x0b\x32\x1a.forebay.wire.HttpTrailersH\x00\x42\t\n\x07request\"^\n\x0eHeaderMutation\x12\x34\n\x0bset_headers\x18\x01 \x03(\x0b\x32\x1f.forebay.wire.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\";\n\x14StreamedBodyResponse\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"\x81\x01\n\x0c\x42odyMutation\x12\x0e\n\x04\x62ody\x18\x01 \x01(\x0cH\x00\x12\x14\n\nclear_body\x18\x02 \x01(\x08H\x00\x12?\n\x11streamed_response\x18\x03 \x01(\x0b\x32\".forebay.wire.StreamedBodyResponseH\x00\x42\n\n\x08mutation\"\xe2\x04\n\x0eProcessingMode\x12H\n\x13request_header_mode\x18\x01 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12I\n\x14response_header_mode\x18\x02 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12\x44\n\x11request_body_mode\x18\x03 \x01(\x0e\x32).forebay.wire.ProcessingMode.BodySendMode\x12\x45\n\x12response_body_mode\x18\x04 \x01(\x0e\x32).forebay.wire.ProcessingMode.BodySendMode\x12I\n\x14request_trailer_mode\x18\x05 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\x12J\n\x15response_trailer_mode\x18\x06 \x01(\x0e\x32+.forebay.wire.ProcessingMode.HeaderSendMode\"1\n\x0eHeaderSendMode\x12\x0b\n\x07\x44\x45\x46\x41ULT\x10\x00\x12\x08\n\x04SEND\x10\x01\x12\x08\n\x04SKIP\x10\x02\"d\n\x0c\x42odySendMode\x12\x08\n\x04NONE\x10\x00\x12\x0c\n\x08STREAMED\x10\x01\x12\x0c\n\x08\x42UFFERED\x10\x02\x12\x14\n\x10\x42UFFERED_PARTIAL\x10\x03\x12\x18\n\x14\x46ULL_DUPLEX_STREAMED\x10\x04\"\x8c\x02\n\x0e\x43ommonResponse\x12;\n\x06status\x18\x01 \x01(\x0e\x32+.forebay.wire.CommonResponse.ResponseStatus\x12\x35\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\x12\x31\n\rbody_mutation\x18\x03 \x01(\x0b\x32\x1a.forebay.wire.BodyMutation\x12\x19\n\x11\x63lear_route_cache\x18\x05 \x01(\x08\"8\n\x0eResponseStatus\x12\x0c\n\x08\x43ONTINUE\x10\x00\x12\x18\n\x14\x43ONTINUE_AND_REPLACE\x10\x01\"A\n\x0fHeadersResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.CommonResponse\">\n\x0c\x42odyResponse\x12.\n\x08response\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.CommonResponse\"I\n\x10TrailersResponse\x12\x35\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\"\x1a\n\nHttpStatus\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\"\x8b\x01\n\x11ImmediateResponse\x12(\n\x06status\x18\x01 \x01(\x0b\x32\x18.forebay.wire.HttpStatus\x12-\n\x07headers\x18\x02 \x01(\x0b\x32\x1c.forebay.wire.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\xdb\x04\n\x12ProcessingResponse\x12\x38\n\x0frequest_headers\x18\x01 \x01(\x0b\x32\x1d.forebay.wire.HeadersResponseH\x00\x12\x39\n\x10response_headers\x18\x02 \x01(\x0b\x32\x1d.forebay.wire.HeadersResponseH\x00\x12\x32\n\x0crequest_body\x18\x03 \x01(\x0b\x32\x1a.forebay.wire.BodyResponseH\x00\x12\x33\n\rresponse_body\x18\x04 \x01(\x0b\x32\x1a.forebay.wire.BodyResponseH\x00\x12:\n\x10request_trailers\x18\x05 \x01(\x0b\x32\x1e.forebay.wire.TrailersResponseH\x00\x12;\n\x11response_trailers\x18\x06 \x01(\x0b\x32\x1e.forebay.wire.TrailersResponseH\x00\x12=\n\x12immediate_response\x18\x07 \x01(\x0b\x32\x1f.forebay.wire.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x33\n\rmode_override\x18\t \x01(\x0b\x32\x1c.forebay.wire.ProcessingMode\x12;\n\x18override_message_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\n\n\x08responseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forebay_ext_proc_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_HEADERVALUE']._serialized_start=70
-  _globals['_HEADERVALUE']._serialized_end=130
-  _globals['_HEADERMAP']._serialized_start=132
-  _globals['_HEADERMAP']._serialized_end=187
-  _globals['_HEADERVALUEOPTION']._serialized_start=190
-  _globals['_HEADERVALUEOPTION']._serialized_end=454
-  _globals['_HEADERVALUEOPTION_HEADERAPPENDACTION']._serialized_start=329
-  _globals['_HEADERVALUEOPTION_HEADERAPPENDACTION']._serialized_end=454
-  _globals['_HTTPHEADERS']._serialized_start=456
-  _globals['_HTTPHEADERS']._serialized_end=534
-  _globals['_HTTPBODY']._serialized_start=536
-  _globals['_HTTPBODY']._serialized_end=583
-  _globals['_HTTPTRAILERS']._serialized_start=585
-  _globals['_HTTPTRAILERS']._serialized_end=642
-  _globals['_PROCESSINGREQUEST']._serialized_start=645
-  _globals['_PROCESSINGREQUEST']._serialized_end=994
-  _globals['_HEADERMUTATION']._serialized_start=996
-  _globals['_HEADERMUTATION']._serialized_end=1090
-  _globals['_STREAMEDBODYRESPONSE']._serialized_start=1092
-  _globals['_STREAMEDBODYRESPONSE']._serialized_end=1151
-  _globals['_BODYMUTATION']._serialized_start=1154
-  _globals['_BODYMUTATION']._serialized_end=1283
-  _globals['_PROCESSINGMODE']._serialized_start=1286
-  _globals['_PROCESSINGMODE']._serialized_end=1896
-  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_start=1745
-  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_end=1794
-  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_start=1796
-  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_end=1896
-  _globals['_COMMONRESPONSE']._serialized_start=1899
-  _globals['_COMMONRESPONSE']._serialized_end=2167
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2111
-  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2167
-  _globals['_HEADERSRESPONSE']._serialized_start=2169
-  _globals['_HEADERSRESPONSE']._serialized_end=2234
-  _globals['_BODYRESPONSE']._serialized_start=2236
-  _globals['_BODYRESPONSE']._serialized_end=2298
-  _globals['_TRAILERSRESPONSE']._serialized_start=2300
-  _globals['_TRAILERSRESPONSE']._serialized_end=2373
-  _globals['_HTTPSTATUS']._serialized_start=2375
-  _globals['_HTTPSTATUS']._serialized_end=2401
-  _globals['_IMMEDIATERESPONSE']._serialized_start=2404
-  _globals['_IMMEDIATERESPONSE']._serialized_end=2543
-  _globals['_PROCESSINGRESPONSE']._serialized_start=2546
-  _globals['_PROCESSINGRESPONSE']._serialized_end=3088
+  _globals['_HEADERVALUE']._serialized_start=102
+  _globals['_HEADERVALUE']._serialized_end=162
+  _globals['_HEADERMAP']._serialized_start=164
+  _globals['_HEADERMAP']._serialized_end=219
+  _globals['_HEADERVALUEOPTION']._serialized_start=222
+  _globals['_HEADERVALUEOPTION']._serialized_end=486
+  _globals['_HEADERVALUEOPTION_HEADERAPPENDACTION']._serialized_start=361
+  _globals['_HEADERVALUEOPTION_HEADERAPPENDACTION']._serialized_end=486
+  _globals['_HTTPHEADERS']._serialized_start=488
+  _globals['_HTTPHEADERS']._serialized_end=566
+  _globals['_HTTPBODY']._serialized_start=568
+  _globals['_HTTPBODY']._serialized_end=615
+  _globals['_HTTPTRAILERS']._serialized_start=617
+  _globals['_HTTPTRAILERS']._serialized_end=674
+  _globals['_PROCESSINGREQUEST']._serialized_start=677
+  _globals['_PROCESSINGREQUEST']._serialized_end=1026
+  _globals['_HEADERMUTATION']._serialized_start=1028
+  _globals['_HEADERMUTATION']._serialized_end=1122
+  _globals['_STREAMEDBODYRESPONSE']._serialized_start=1124
+  _globals['_STREAMEDBODYRESPONSE']._serialized_end=1183
+  _globals['_BODYMUTATION']._serialized_start=1186
+  _globals['_BODYMUTATION']._serialized_end=1315
+  _globals['_PROCESSINGMODE']._serialized_start=1318
+  _globals['_PROCESSINGMODE']._serialized_end=1928
+  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_start=1777
+  _globals['_PROCESSINGMODE_HEADERSENDMODE']._serialized_end=1826
+  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_start=1828
+  _globals['_PROCESSINGMODE_BODYSENDMODE']._serialized_end=1928
+  _globals['_COMMONRESPONSE']._serialized_start=1931
+  _globals['_COMMONRESPONSE']._serialized_end=2199
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_start=2143
+  _globals['_COMMONRESPONSE_RESPONSESTATUS']._serialized_end=2199
+  _globals['_HEADERSRESPONSE']._serialized_start=2201
+  _globals['_HEADERSRESPONSE']._serialized_end=2266
+  _globals['_BODYRESPONSE']._serialized_start=2268
+  _globals['_BODYRESPONSE']._serialized_end=2330
+  _globals['_TRAILERSRESPONSE']._serialized_start=2332
+  _globals['_TRAILERSRESPONSE']._serialized_end=2405
+  _globals['_HTTPSTATUS']._serialized_start=2407
+  _globals['_HTTPSTATUS']._serialized_end=2433
+  _globals['_IMMEDIATERESPONSE']._serialized_start=2436
+  _globals['_IMMEDIATERESPONSE']._serialized_end=2575
+  _globals['_PROCESSINGRESPONSE']._serialized_start=2578
+  _globals['_PROCESSINGRESPONSE']._serialized_end=3181
 # @@protoc_insertion_point(module_scope)

@@ -7,15 +7,12 @@ Never decides whether a request may wait at all.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 # Above so many tenants those are forgotten that owe nothing.
 _TENANTS = 1_000
 _MOST_TENANTS = 20_000
-# Of requests that starve in a lower class one is granted after so many of the first class: they
-# move on, and do not turn the order of the classes round.
-_HIGHER_BEFORE_LOWER = 3
 
 
 class Waiting(Protocol):
@@ -48,8 +45,8 @@ W = TypeVar("W", bound=Waiting)
 
 
 class FairQueue(Generic[W]):
-    """`starving_s`: requests of a lower class that have waited so long get one grant of four, the
-    longest waiting first.
+    """Nobody of a class is next while somebody of a class before it waits. `starving_s`: a request
+    for more slots than are free is passed by others of its class for so long.
 
     The state is the requests, by class and tenant in order of arrival, and for each tenant the
     virtual time at which what it was granted is paid for (`_paid_until`, in tokens per weight).
@@ -64,9 +61,8 @@ class FairQueue(Generic[W]):
         """In tokens per weight. It lets a tenant whose requests come in bursts have its share: with
         none, the second request of two takes turns with those of a tenant that floods."""
         self.length = 0
-        self._since_lower = (
-            _HIGHER_BEFORE_LOWER  # grants of the first class since the last of another
-        )
+        self.ahead = [0] * classes
+        """By class: the requests that are served before one of it that would join now."""
         self._virtual = 0.0
         self._paid_until: dict[str, float] = {}
         self._remembered = _TENANTS
@@ -79,7 +75,7 @@ class FairQueue(Generic[W]):
     def add(self, request: W) -> None:
         tenants = self._by_class[request.class_index]
         tenants.setdefault(request.tenant, OrderedDict())[request] = None
-        self.length += 1
+        self._count(request.class_index, 1)
 
     def remove(self, request: W) -> None:
         tenants = self._by_class[request.class_index]
@@ -87,32 +83,28 @@ class FairQueue(Generic[W]):
         del waiting[request]
         if not waiting:
             del tenants[request.tenant]
-        self.length -= 1
+        self._count(request.class_index, -1)
 
-    def next(self, now: float, room: int) -> W | None:
+    def _count(self, class_index: int, one: int) -> None:
+        self.length += one
+        for index in range(class_index, len(self.ahead)):
+            self.ahead[index] += one
+
+    def next(self, now: float, rooms: Sequence[int]) -> W | None:
         """Whose turn it is; it stays in the queue. None: nobody waits.
 
-        `room`: the slots that are free. Those that fit may pass a heavier one whose turn it is,
-        until that has waited for `starving_s`: else slots would idle for long, again and again.
+        `rooms`: by class the slots that are free for it. Those that fit may pass a heavier one
+        whose turn it is, until that has waited for `starving_s`: else slots would idle for long,
+        again and again.
         """
-        first = self._pick(now, None)
-        if first is None or first.weight <= room or now - first.since >= self.starving_s:
-            return first
-        return self._pick(now, room) or first
-
-    def _pick(self, now: float, room: int | None) -> W | None:
-        """By the rules, among those that take at most `room` slots."""
-        if not self.length:
-            return None
-        if self._since_lower >= _HIGHER_BEFORE_LOWER:
-            for tenants in self._by_class[1:]:
-                oldest = min(_heads(tenants, room), key=_since, default=None)
-                if oldest is not None and now - oldest.since >= self.starving_s:
-                    return oldest
-        for tenants in self._by_class:
-            heads = _heads(tenants, room)
-            if heads:
-                return min(heads, key=self._start_of)
+        for tenants, room in zip(self._by_class, rooms, strict=True):
+            if tenants:
+                heads = [next(iter(waiting)) for waiting in tenants.values()]  # who came first
+                first = min(heads, key=self._start_of)
+                if first.weight <= room or now - first.since >= self.starving_s:
+                    return first
+                fitting = [head for head in heads if head.weight <= room]
+                return min(fitting, key=self._start_of, default=first)
         return None
 
     def newest_of_lowest_class(self, above: int) -> W | None:
@@ -127,9 +119,8 @@ class FairQueue(Generic[W]):
         waiting = self._by_class[class_index].get(tenant)
         return _last(waiting) if waiting else None
 
-    def charge(self, tenant: str, tokens: float, share: float, class_index: int) -> None:
+    def charge(self, tenant: str, tokens: float, share: float) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
-        self._since_lower = 0 if class_index else self._since_lower + 1
         start = self._start(tenant)
         self._virtual = max(self._virtual, start)
         self._paid_until[tenant] = start + tokens / share
@@ -156,12 +147,6 @@ class FairQueue(Generic[W]):
             owing.clear()
         self._paid_until = owing
         self._remembered = max(_TENANTS, 2 * len(owing))
-
-
-def _heads(tenants: "dict[str, OrderedDict[W, None]]", room: int | None) -> list[W]:
-    """Of each tenant the request that came first."""
-    heads = [next(iter(waiting)) for waiting in tenants.values()]
-    return heads if room is None else [head for head in heads if head.weight <= room]
 
 
 def _last(waiting: "OrderedDict[W, None]") -> W:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
 CLASSES = ("interactive", "batch")
-"""In the order in which they are served. Each sheds at half of the marks of the one before."""
+"""In the order in which they are served: none while one of a class before it waits."""
 
 
 class Ask(NamedTuple):
@@ -35,7 +35,8 @@ class Ask(NamedTuple):
 class Owner(Protocol):
     """The limiter, as a lease sees it."""
 
-    most_weight: int
+    most_weights: tuple[int, ...]
+    """By class: the slots that one request may take."""
 
     def take_back(self, lease: "Lease", state: str) -> None:
         """The lease has ended; `state`: what it was before."""
@@ -64,7 +65,7 @@ class Lease:
 
     @property
     def weight(self) -> int:
-        return min(self.ask.weight, self._owner.most_weight)
+        return min(self.ask.weight, self._owner.most_weights[self.ask.class_index])
 
     @property
     def tenant(self) -> str:

@@ -8,6 +8,7 @@ and the sums over them (some in `_claims`), which `audit` proves.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from extproc.admission.batch import BATCH, Stops, spare_slots
 from extproc.admission.claims import Claims
 from extproc.admission.fair_queue import FairQueue
 from extproc.admission.gate import Gate
@@ -50,10 +51,13 @@ class Limiter:
     its class lets it: within bounds, fairly between tenants (see FairQueue), and a heavy one whose
     turn it is is overtaken for a bounded time only.
 
-    Two rules keep the gate fair as well. A higher class takes the place of a lower one. And a
-    tenant that has less than its share of the slots and of the low mark together may still queue
-    while others have more than theirs: it takes the place of the newest request of the tenant that
-    has most. (So many may wait at any time, also while the gate is shut.)
+    Batch has a lane of its own: it gets a slot only while nobody else waits, here or in the
+    servers, and leaves `spare` slots free. So nobody waits behind it but for those that run, and
+    what of it waits counts for no other gate than its own.
+
+    A tenant that has less than its share of the slots and of the low mark together may queue also
+    while the gate is shut, while others have more than theirs: it takes the place of the newest
+    request of the tenant that has most. (So many may wait at any time.)
     """
 
     def __init__(
@@ -66,8 +70,16 @@ class Limiter:
         most_bytes: int = 2**63,
     ) -> None:
         self.slots = slots
-        self.most_weight = slots
+        self.spare = 0
+        """Slots that batch leaves free."""
+        self.most_weights = (slots, slots)
+        """By class: the slots that one request may take."""
+        self._replica_slots = slots
+        self._spare_share = 0.0
+        self._stops: Stops | None = None
         self.marks = marks
+        """Of the first class."""
+        self.batch_marks = marks
         self.clock = clock
         self.most_bytes = most_bytes
         self.gates = tuple(Gate(0, 0) for _ in CLASSES)
@@ -114,8 +126,17 @@ class Limiter:
 
     @property
     def depth(self) -> int:
-        """Requests that wait here, or in the servers beside our own."""
-        return self._queue.length + self.foreign_waiting
+        """Requests that wait here, or in the servers beside our own; none of class batch."""
+        return self.depth_of(0)
+
+    def depth_of(self, class_index: int) -> int:
+        """What a request of this class would wait behind."""
+        return self._queue.ahead[class_index] + self.foreign_waiting
+
+    @property
+    def batch_waiting(self) -> int:
+        """Requests of class batch that wait here."""
+        return self._queue.length - self._queue.ahead[0]
 
     @property
     def shedding(self) -> bool:
@@ -131,12 +152,13 @@ class Limiter:
         """Seconds between two departures from busy slots, as measured."""
         return (self.mean_service_s or _FIRST_SERVICE_S) / self.slots
 
-    def drain_s(self) -> float:
+    def drain_s(self, class_index: int = 0) -> float:
         """Seconds until the queue has drained to the low mark and a slot turns over. Grows with the
         depth."""
-        return (max(self.depth - self.marks.low, 0) + 1) * self.turn_s
+        beyond = self.depth_of(class_index) - self._marks_of(class_index).low
+        return (max(beyond, 0) + 1) * self.turn_s
 
-    def retry_after_s(self, tenant: str, share: float, uniform: float) -> int:
+    def retry_after_s(self, tenant: str, share: float, uniform: float, class_index: int = 0) -> int:
         """What to tell one shed client: see RetryAfter. Each tenant has its own schedule, at its
         share of the turns: who ignores what it is told makes nobody else wait."""
         if len(self._retry_after) > _MOST_SCHEDULES:
@@ -144,32 +166,34 @@ class Limiter:
         schedule = self._retry_after.setdefault(tenant, RetryAfter())
         turn_s = self.turn_s * max(self._claims.shares / share, 1.0)
         return schedule.tell(
-            now=self.clock(), drain_s=self.drain_s(), turn_s=turn_s, uniform=uniform
+            now=self.clock(), drain_s=self.drain_s(class_index), turn_s=turn_s, uniform=uniform
         )
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a light request would not have to wait."""
-        return not self._queue.length and not self.foreign_waiting and self._fits(1)
+    def has_room(self, class_index: int) -> bool:
+        """Whether a light request of this class would not have to wait."""
+        return not self.depth_of(class_index) and self._room(class_index) > 0
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, class_index: int) -> bool:
         """At the hard mark, where not even the body is read of what would have to wait."""
-        return self.depth >= self.marks.hard
+        return self.depth_of(class_index) >= self._marks_of(class_index).hard
+
+    def _marks_of(self, class_index: int) -> Marks:
+        return self.batch_marks if class_index == BATCH else self.marks
 
     def sheds(self, ask: Ask) -> bool:
         """Whether this request would be shed now; `enter` may still find otherwise."""
-        if self.has_room:
+        index = ask.class_index
+        if self.has_room(index):
             return False
-        if self.is_full:
+        if self.is_full(index):
             return True
-        gate = self.gates[ask.class_index]
-        shut = gate.shedding or self.depth >= gate.high_water
-        return shut and self._loses_its_place(ask) is None and not self._may_add(ask)
+        gate = self.gates[index]
+        shut = gate.shedding or self.depth_of(index) >= gate.high_water
+        return shut and self._gives_way_to(ask) is None and not self._may_add(ask)
 
     def refuse(self, ask: Ask) -> None:
         """It is shed without having entered: the gate is to know."""
-        self.gates[ask.class_index].refuses(self.depth, self.clock())
+        self.gates[ask.class_index].refuses(self.depth_of(ask.class_index), self.clock())
 
     def leases_of(self, tenant: str) -> list[Lease]:
         """Those of a tenant that hold slots, in the order in which they got them."""
@@ -198,14 +222,15 @@ class Limiter:
         """A lease that holds its slots or queues for them; raises Shed."""
         now = self.clock()
         lease = Lease(self, ask, now)
-        is_free = not self._queue.length and self._fits(ask.weight)
+        ahead = self._queue.ahead[ask.class_index]
+        is_free = not ahead and self._fits(ask.weight, ask.class_index)
         if not is_free or self.foreign_waiting:
             self._make_room(ask, now)
         self._claims.add(ask)
         if is_free:
             self._take(lease, now)
             return lease
-        lease.queue_up(self._queue.length + 1)
+        lease.queue_up(self._queue.ahead[ask.class_index] + 1)  # somebody may have given way
         self._queue.add(lease)
         self._waiting_bytes += ask.size_bytes
         self._fill(now)  # it may pass a heavier one
@@ -213,26 +238,25 @@ class Limiter:
 
     def _make_room(self, ask: Ask, now: float) -> None:
         """Return if the request may join the queue, whose place ever it takes, or raise Shed."""
-        if self.is_full or ask.size_bytes > self.most_bytes:
+        index = ask.class_index
+        if self.is_full(index) or ask.size_bytes > self.most_bytes:
             raise Shed
-        shut = self.gates[ask.class_index].refuses(self.depth, now)
-        while shut or not self._has_bytes_for(ask):
-            other = self._loses_its_place(ask)
+        if self.gates[index].refuses(self.depth_of(index), now):
+            other = self._gives_way_to(ask)
+            if other is not None:
+                other.push_out()
+            elif not self._may_add(ask):
+                raise Shed
+        while self._waiting_bytes + ask.size_bytes > self.most_bytes:
+            other = self._queue.newest_of_lowest_class(above=index) or self._gives_way_to(ask)
             if other is None:
-                break
+                raise Shed
             other.push_out()
-            shut = False
-        if not self._has_bytes_for(ask) or (shut and not self._may_add(ask)):
-            raise Shed
 
-    def _has_bytes_for(self, ask: Ask) -> bool:
-        return self._waiting_bytes + ask.size_bytes <= self.most_bytes
-
-    def _loses_its_place(self, ask: Ask) -> Lease | None:
-        lower = self._queue.newest_of_lowest_class(above=ask.class_index)
-        if lower is None and self._has_a_claim(ask):
-            return self._claims.of_the_most_served(ask, self._queue.newest_of)
-        return lower
+    def _gives_way_to(self, ask: Ask) -> Lease | None:
+        if not self._has_a_claim(ask):
+            return None
+        return self._claims.of_the_most_served(ask, self._queue.newest_of)
 
     def _may_add(self, ask: Ask) -> bool:
         """With a claim, though nobody who waits has more: those who have more hold slots."""
@@ -263,21 +287,40 @@ class Limiter:
     def _fill(self, now: float) -> None:
         """Grant what fits, in turn, and tell the gates."""
         while self._queue.length:
-            lease = self._queue.next(now, self.slots - self._held - self.inherited)
-            if lease is None or not self._fits(lease.ask.weight):
+            lease = self._queue.next(now, (self._room(0), self._room(BATCH)))
+            if lease is None or not self._fits(lease.ask.weight, lease.class_index):
                 break
             self._unqueue(lease)
             self._take(lease, now)
-        for gate in self.gates:
+        for index, gate in enumerate(self.gates):
             if gate.shedding:
-                gate.drained_to(self.depth, now)
+                gate.drained_to(self.depth_of(index), now)
+        if self._stops is not None and self._queue.ahead[0]:
+            self._make_way(self._stops, now)
 
     def _unqueue(self, lease: Lease) -> None:
         self._queue.remove(lease)
         self._waiting_bytes -= lease.ask.size_bytes
 
-    def _fits(self, weight: int) -> bool:
-        return self._held + self.inherited + min(weight, self.most_weight) <= self.slots
+    def _make_way(self, stops: Stops, now: float) -> None:
+        """Those who wait and are not batch need slots that batch has."""
+        wanted = sum(lease.weight for lease in self._queue if lease.class_index != BATCH)
+        lacking = wanted - self._room(0)
+        if lacking > 0:
+            stops.make_way(lacking, self._holding, now)
+
+    def _fits(self, weight: int, class_index: int) -> bool:
+        taken = self._held + self.inherited + min(weight, self.most_weights[class_index])
+        if class_index != BATCH:
+            return taken <= self.slots
+        return taken <= self.slots - self.spare and not self.foreign_waiting
+
+    def _room(self, class_index: int) -> int:
+        """The slots that are free for this class."""
+        free = self.slots - self._held - self.inherited
+        if class_index != BATCH:
+            return free
+        return 0 if self.foreign_waiting else free - self.spare
 
     def _take(self, lease: Lease, now: float) -> None:
         ask = lease.ask
@@ -294,7 +337,7 @@ class Limiter:
         self._tokens_mean = mean = mean + _TOKENS_WEIGHT * (of_slot - mean)
         # As much as it would hold now, had it used its share of the slots.
         self._queue.credit = self.slots * mean / self._claims.shares
-        self._queue.charge(ask.tenant, tokens, ask.share, ask.class_index)
+        self._queue.charge(ask.tenant, tokens, ask.share)
         lease.grant(slots, now)
 
     # --- what others tell it ----------------------------------------------------------------------
@@ -303,17 +346,35 @@ class Limiter:
         """From now on. Leases above a smaller number run to their end. `most_weight`: the slots of
         one replica, which is all that a request can run on. None: all slots."""
         self.slots = slots
-        self.most_weight = slots if most_weight is None else min(most_weight, slots)
+        self._replica_slots = slots if most_weight is None else min(most_weight, slots)
         self.service_s.set_slots(slots)
+        self._set_spare()
+
+    def set_lane(self, spare: float, stops_within_s: float | None) -> None:
+        """Of batch: the share of the slots that it leaves free, and how long its answers may take
+        to end where others need their slots. None: they run to their end."""
+        self._spare_share = spare
+        if stops_within_s is None:
+            self._stops = None
+        elif self._stops is None:
+            self._stops = Stops(stops_within_s)
+        else:
+            self._stops.grace_s = stops_within_s
+        self._set_spare()
+
+    def _set_spare(self) -> None:
+        self.spare = spare_slots(self.slots, self._spare_share)
+        most = self._replica_slots
+        self.most_weights = (most, min(most, self.slots - self.spare))
         self._fill(self.clock())
 
-    def set_marks(self, marks: Marks, dwell_s: float = 0.0) -> None:
+    def set_marks(self, marks: Marks, dwell_s: float = 0.0, batch: Marks | None = None) -> None:
+        """`batch`: of class batch. None: half of the others', so that it sheds first."""
         self.marks = marks
-        high, low = marks.high, marks.low
-        for gate in self.gates:
+        self.batch_marks = batch or marks._replace(high=marks.high // 2, low=marks.low // 2)
+        for gate, own in zip(self.gates, (self.marks, self.batch_marks), strict=True):
             gate.dwell_s = dwell_s
-            gate.set_marks(high, low)
-            high, low = high // 2, low // 2
+            gate.set_marks(own.high, own.low)
         self._fill(self.clock())
 
     def set_queue(self, starving_s: float, most_bytes: int) -> None:

@@ -17,7 +17,9 @@ from extproc.config.caching import (
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
+    HOLD_MARGIN_S,
     AdmissionConfig,
+    BatchConfig,
     Config,
     ConfigError,
     CostsConfig,
@@ -32,7 +34,9 @@ from extproc.config.secrets import Credentials, credentials
 from extproc.config.tree import walk
 
 __all__ = [
+    "HOLD_MARGIN_S",
     "AdmissionConfig",
+    "BatchConfig",
     "CacheConfig",
     "CacheScope",
     "CacheWanted",

@@ -74,20 +74,32 @@ def processor_address(bootstrap: Mapping[str, Any], problems: list[str]) -> str 
 def hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
     """While a request queues, Envoy waits for our message and sees an idle stream: both of its
     limits must be longer than ours, or it ends requests that still had a chance."""
-    max_wait_s = config.admission.max_wait
-    message_s = _envoy_duration_s(_ext_proc_filter(bootstrap).get("message_timeout"), 0.2)
+    max_wait_s, held_s = config.admission.max_wait, config.admission.held_s
+    processor = _ext_proc_filter(bootstrap)
+    message_s = _envoy_duration_s(processor.get("message_timeout"), 0.2)
+    longest_s, of = message_s, "message_timeout"
     if not max_wait_s < message_s:
         yield (
             f"forebay.admission.max_wait: {max_wait_s:g}s must be below the ext_proc filter's "
             f"message_timeout ({message_s:g}s)"
         )
+    if held_s is not None:
+        most_s = _envoy_duration_s(processor.get("max_message_timeout"), 0.0)
+        if most_s < held_s:
+            yield (
+                f"forebay.admission.batch.max_wait: {config.admission.batch.max_wait:g}s needs a "
+                f"max_message_timeout of {held_s:g}s or more on the ext_proc filter; it is "
+                f"{most_s:g}s"
+            )
+        elif most_s > longest_s:
+            longest_s, of = most_s, "max_message_timeout"
     for block in walk(bootstrap.get("static_resources")):
         is_manager = str(block.get("@type", "")).endswith(".HttpConnectionManager")
         if is_manager and _ext_proc_filter({"static_resources": block.get("http_filters")}):
             idle_s = _envoy_duration_s(block.get("stream_idle_timeout"), 300.0)
-            if idle_s and not message_s < idle_s:
+            if idle_s and not longest_s < idle_s:
                 yield (
-                    f"message_timeout: {message_s:g}s (ext_proc filter) must be below "
+                    f"{of}: {longest_s:g}s (ext_proc filter) must be below "
                     f"stream_idle_timeout ({idle_s:g}s)"
                 )
 

@@ -20,6 +20,9 @@ from extproc.config.values import (
     Usd,
 )
 
+# Beyond the longest wait Envoy waits so much longer for our word: it is to be ours, not a time-out.
+HOLD_MARGIN_S = 5.0
+
 
 class ConfigError(Exception):
     """The config cannot be used; the message names the file and, a line each, what is wrong."""
@@ -99,6 +102,20 @@ class SloConfig(Block):
     for the doctor of all answers."""
 
 
+class BatchConfig(Block):
+    """The lane of class `batch`: it gets a slot only while nobody else waits."""
+
+    spare: float = Field(default=0.1, ge=0, lt=1)
+    """The share of a pool's slots that it leaves free, rounded up; all but one at most."""
+    max_wait: DurationS | None = None
+    """Longest wait of a batch request, up to minutes: Envoy's max_message_timeout must be above it.
+    As many may wait as the pool would serve in that time. None: as in admission, at half of the
+    marks."""
+    when_needed: Literal["wait", "stop"] = "wait"
+    """stop: where an interactive request has to queue, the batch answer that began last is ended
+    early, well-formed. wait: it runs to its end."""
+
+
 class AdmissionConfig(Block):
     max_wait: DurationS = 10.0
     """Longest wait in the queue, in seconds; after it 429 `queue_timeout`."""
@@ -123,11 +140,32 @@ class AdmissionConfig(Block):
     cache.exact.stale). smaller: the small pool, where the choice was ours. shorter: answers that
     had to wait get `shorter_tokens` at most. shed: 429; the last."""
     shorter_tokens: int = Field(default=256, gt=0)
+    batch: BatchConfig = BatchConfig()
 
     @property
     def most_waiting(self) -> int:
-        """Of each pool, at the high mark."""
-        return MOST_WAITING if self.high_water == "auto" else self.high_water
+        """Of each pool, at the high marks."""
+        high = MOST_WAITING if self.high_water == "auto" else self.high_water
+        return high + (MOST_WAITING if self.batch.max_wait else high // 2)
+
+    @property
+    def waits_s(self) -> tuple[float, float]:
+        """The longest wait, by class."""
+        return self.max_wait, self.batch.max_wait or self.max_wait
+
+    @property
+    def held_s(self) -> float | None:
+        """How long Envoy may have to wait for us beyond its message_timeout. None: it need not."""
+        return self.batch.max_wait and self.batch.max_wait + HOLD_MARGIN_S
+
+    @model_validator(mode="after")
+    def _batch_waits_no_less(self) -> Self:
+        batch_s = self.batch.max_wait
+        if batch_s is not None and batch_s < self.max_wait:
+            raise ValueError(
+                f"batch.max_wait ({batch_s:g}s) must not be below max_wait ({self.max_wait:g}s)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _marks_in_order(self) -> Self:
@@ -179,7 +217,7 @@ class ExpiryConfig(Block):
 
 class ResponseConfig(Block):
     deadline: DurationS = 120.0
-    """From the arrival of a request to the end of its answer."""
+    """From the arrival of a request, of a batch request from its slot, to the end of its answer."""
     grace: DurationS = 2.0
     """How long after the deadline the server may take to end the answer before Envoy cuts it."""
     stall: DurationS = 30.0
@@ -200,7 +238,7 @@ class TenantConfig(ExpiryConfig):
     model_config = ConfigDict(validate_by_name=False, validate_by_alias=True)
 
     request_class: Literal["interactive", "batch"] = Field(default="interactive", alias="class")
-    """batch: sheds at half of the marks, and waits behind interactive requests."""
+    """batch: gets only what nobody else waits for, see admission.batch."""
     weight: float = Field(default=1.0, gt=0, le=1000)
     """The tenant's share of a pool's tokens beside others of its class, when there is a queue."""
     pools: tuple[Name, ...] | None = None
@@ -276,8 +314,14 @@ class Config(Block):
 
     @property
     def longest_s(self) -> float:
-        """From a request's arrival to the last moment that its answer can have."""
+        """From a request's arrival, of a batch request from its slot, to the last moment that its
+        answer can have."""
         return max(expiry.last_s for expiry in self.expiries)
+
+    @property
+    def longest_stream_s(self) -> float:
+        """The same from the arrival on, whatever the class."""
+        return self.longest_s + self.admission.waits_s[1]
 
     @model_validator(mode="before")
     @classmethod

@@ -18,6 +18,7 @@ from extproc.config.caching import (
 )
 from extproc.config.policy import (
     AdmissionConfig,
+    BatchConfig,
     Config,
     CostsConfig,
     ExpiryConfig,
@@ -114,6 +115,7 @@ def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
         "tenants": TenantConfig,
         "admission": AdmissionConfig,
         "slo": SloConfig,
+        "batch": BatchConfig,
         "routing": RoutingConfig,
         "response": ResponseConfig,
         "paths": ExpiryConfig,

@@ -80,6 +80,10 @@ class Pool:
     slo_s: float = 1.0
     """All of it is for waiting: the servers' own time to the first token is 0."""
     starving_s: float = inf
+    spare: float = 0.0
+    """The share of the slots that batch leaves free."""
+    stops_s: float | None = None
+    """How long a batch answer takes to end where others need its slot. None: it runs on."""
     seed: int = 5
     now: float = 0.0
     seen: list[Seen] = field(default_factory=list)
@@ -94,6 +98,8 @@ class Pool:
         self.limiter = Limiter(
             self.slots, Marks(0, 0, 0, ""), clock=lambda: self.now, starving_s=self.starving_s
         )
+        self.limiter.set_lane(self.spare, self.stops_s)
+        self.stopped = 0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._by_lease: dict[Lease, Seen] = {}
@@ -157,7 +163,16 @@ class Pool:
         took_s = seen.clients.mean_service_s * seen.clients.draw()
         self._at(self.now + took_s, lambda: self._finish(lease, took_s))
 
+        def stop(reason: str) -> None:
+            self.stopped += 1
+            began, stops_s = self.now, self.stops_s or 0.0
+            self._at(began + stops_s, lambda: self._finish(lease, began + stops_s - lease.since))
+
+        lease.on_stop = stop
+
     def _finish(self, lease: Lease, took_s: float) -> None:
+        if lease.has_ended:
+            return
         lease.end()
         took = round(took_s * TOKENS_PER_S)
         self.limiter.correct(lease.tenant, lease.share, took - lease.ask.tokens)

@@ -216,6 +216,8 @@ class Pool(RuleBasedStateMachine):
         )
         self.most_slots = 3
         self.made: list[Lease] = []
+        self.stopped: list[Lease] = []
+        self.batch: list[Lease] = []  # that held slots after the last step
 
     @property
     def live(self) -> list[Lease]:
@@ -238,10 +240,34 @@ class Pool(RuleBasedStateMachine):
     def enter(self, weight: int, tenant: str, class_index: int, size: int, share: float) -> None:
         async def enter() -> None:
             ask = Ask(weight, tenant, share, class_index, weight * 10, size)
+            has_room = self.pool.has_room(class_index)
             with suppress(Shed):
-                self.made.append(self.pool.enter(ask))
+                lease = self.pool.enter(ask)
+                self.made.append(lease)
+                assert lease.state == "holding" or weight > 1 or not has_room
 
         self.loop.run_until_complete(enter())
+
+    @precondition(lambda self: any(lease.state == "holding" for lease in self.live))
+    @rule(data=st.data())
+    def admit_one(self, data: st.DataObject) -> None:
+        running = [lease for lease in self.live if lease.state == "holding"]
+        lease = running[data.draw(st.integers(0, len(running) - 1))]
+        if lease not in self.stopped:
+
+            def stop(reason: str) -> None:
+                assert reason == "batch"
+                assert lease.state == "holding"
+                assert lease.class_index == BATCH
+                assert lease not in self.stopped, "once"
+                assert self.pool.depth > self.pool.foreign_waiting, "nobody needs it"
+                self.stopped.append(lease)
+
+            lease.on_stop = stop
+
+    @rule(share=st.sampled_from([0.0, 0.1, 0.5, 0.9]), grace_s=st.sampled_from([None, 2.0]))
+    def set_lane(self, share: float, grace_s: float | None) -> None:
+        self.pool.set_lane(share, grace_s)
 
     @precondition(lambda self: self.made)
     @rule(data=st.data())
@@ -291,14 +317,25 @@ class Pool(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_beside_a_free_pool(self) -> None:
-        if self.pool.waiting:
-            assert self.pool.in_flight + self.pool.inherited > 0
+        pool = self.pool
+        if pool.waiting > (pool.batch_waiting if pool.foreign_waiting else 0):
+            assert pool.in_flight + pool.inherited > 0
+
+    @invariant()
+    def batch_gets_only_what_is_spare(self) -> None:
+        batch = [x for x in self.live if x.class_index == BATCH and x.state == "holding"]
+        if not all(lease in self.batch for lease in batch):  # some got their slots in this step
+            pool = self.pool
+            assert pool.slots - pool.in_flight - pool.inherited >= pool.spare
+            assert pool.depth == 0, "others wait"
+        self.batch = batch
 
     @invariant()
     def a_gate_sheds_only_above_its_low_mark(self) -> None:
-        for gate in self.pool.gates:
+        for index, gate in enumerate(self.pool.gates):
             if gate.shedding:
-                assert self.pool.depth > gate.low_water or gate.low_water == gate.high_water
+                depth = self.pool.depth_of(index)
+                assert depth > gate.low_water or gate.low_water == gate.high_water
 
 
 TestPool = Pool.TestCase
@@ -343,45 +380,159 @@ async def test_batch_sheds_first_and_waits_behind() -> None:
     assert (interactive.state, batch[0].state) == ("holding", "queued")
 
 
-async def test_interactive_requests_take_the_places_of_batch_ones() -> None:
+async def test_what_waits_of_batch_counts_for_no_other_gate() -> None:
     pool = limiter(1, 2, 1)
     pool.enter()
     batch = pool.enter(Ask(class_index=BATCH, tenant="b"))
-    pool.enter(Ask(tenant="a"))
-    assert pool.enter(Ask(tenant="a")).state == "queued"
-    assert batch.state == "ended"
-    assert batch.settled.done()
+    first, _ = pool.enter(Ask(tenant="a")), pool.enter(Ask(tenant="a"))
+    assert (batch.state, batch.position, first.position) == ("queued", 1, 1)
+    assert (pool.depth, pool.batch_waiting, pool.depth_of(BATCH)) == (2, 1, 3)
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="a"))
+    assert pool.is_full(BATCH) is False
 
 
-async def test_a_batch_request_does_not_starve() -> None:
-    now = 0.0
-    pool = Limiter(1, Marks(9, 4, 99, ""), clock=lambda: now, starving_s=5)
-    holder = pool.enter()
-    batch = pool.enter(Ask(class_index=BATCH))
-    now = 4.0
-    first, second = pool.enter(), pool.enter()
-    holder.end()
-    assert first.state == "holding"
-    now = 5.0
-    first.end()
-    assert (batch.state, second.state) == ("holding", "queued")
-
-
-async def test_starving_requests_get_one_grant_of_four() -> None:
+async def test_batch_waits_while_anybody_else_does_however_long_that_takes() -> None:
     now = 0.0
     pool = Limiter(1, Marks(99, 50, 200, ""), clock=lambda: now, starving_s=5)
     holder = pool.enter()
-    waiting = [pool.enter(Ask(class_index=BATCH)) for _ in range(20)]
-    now = 6.0
-    waiting += [pool.enter() for _ in range(20)]
-    order: list[int] = []
-    for _ in range(16):
+    batch = pool.enter(Ask(class_index=BATCH))
+    others = [pool.enter() for _ in range(20)]
+    for lease in others:
+        now += 10.0
         holder.end()
-        holder = next(lease for lease in waiting if lease.state == "holding")
-        order.append(holder.class_index)
-    assert order == [1, 0, 0, 0] * 4
+        holder = lease
+        assert (lease.state, batch.state) == ("holding", "queued")
+    holder.end()
+    assert batch.state == "holding"
+
+
+async def test_batch_leaves_the_spare_slots_free() -> None:
+    pool = limiter(8, 9, 4)
+    pool.set_lane(0.25, None)
+    batch = [pool.enter(Ask(class_index=BATCH)) for _ in range(7)]
+    assert [lease.state for lease in batch] == ["holding"] * 6 + ["queued"]
+    assert not pool.has_room(BATCH)
+    assert pool.has_room(0)
+    others = [pool.enter() for _ in range(2)]
+    assert [lease.state for lease in others] == ["holding"] * 2, "they pass the one that waits"
+    others.append(pool.enter())
+    batch[0].end()  # one is free: whose turn it is
+    assert (others[2].state, batch[6].state) == ("holding", "queued")
+    others[0].end()
+    others[1].end()
+    assert batch[6].state == "queued", "two are spare"
+    others[2].end()
+    assert batch[6].state == "holding"
+
+
+@pytest.mark.parametrize(
+    ("slots", "share", "spare"),
+    [(1, 0.5, 0), (2, 0.01, 1), (2, 0.99, 1), (32, 0.1, 4), (16, 0.1, 2), (10, 0.1, 1), (9, 0, 0)],
+)
+async def test_spare_is_rounded_up_and_leaves_batch_a_slot(
+    slots: int, share: float, spare: int
+) -> None:
+    pool = limiter(slots, 9, 4)
+    pool.set_lane(share, None)
+    assert pool.spare == spare
+
+
+async def test_a_batch_request_wider_than_its_lane_takes_all_of_that() -> None:
+    pool = limiter(4, 9, 4)
+    pool.set_lane(0.25, None)
+    wide = pool.enter(Ask(weight=9, class_index=BATCH))
+    assert (wide.state, wide.held) == ("holding", 3)
+    assert pool.audit().drift == 0
+
+
+async def test_batch_waits_for_what_waits_in_the_servers_beside_ours() -> None:
+    pool = limiter(4, 9, 4)
+    for _ in range(2):
+        pool.see_servers(running=0, waiting=1, ours=0)
+    batch = pool.enter(Ask(class_index=BATCH))
+    assert batch.state == "queued"
+    assert pool.enter().state == "holding"
+    pool.see_servers(running=1, waiting=0, ours=1)
+    assert batch.state == "holding"
+
+
+# --- a batch answer that makes way ----------------------------------------------------------------
+
+
+class Stoppable:
+    """A pool with `batch` batch answers that run, each of which may be ended."""
+
+    def __init__(self, slots: int, batch: int, grace_s: float = 2.0) -> None:
+        self.now = 0.0
+        self.pool = Limiter(slots, Marks(9, 4, 99, ""), clock=lambda: self.now)
+        self.pool.set_lane(0.0, grace_s)
+        self.stopped: list[int] = []
+        self.batch = [self.enter(number) for number in range(batch)]
+
+    def enter(self, number: int, weight: int = 1) -> Lease:
+        lease = self.pool.enter(Ask(weight=weight, class_index=BATCH))
+        assert lease.state == "holding"
+        lease.on_stop = lambda reason: self.stopped.append(number)
+        return lease
+
+
+async def test_the_batch_answer_that_began_last_makes_way_one_for_each_that_waits() -> None:
+    made = Stoppable(slots=4, batch=4)
+    first = made.pool.enter()
+    assert made.stopped == [3]
+    second = made.pool.enter()
+    assert made.stopped == [3, 2]
+    made.batch[3].end()
+    assert (first.state, second.state, made.stopped) == ("holding", "queued", [3, 2])
+    made.batch[2].end()
+    assert second.state == "holding"
+    made.pool.set_marks(Marks(9, 4, 99, ""))
+    assert made.stopped == [3, 2]
+
+
+async def test_nothing_is_ended_for_batch_or_where_a_slot_is_free() -> None:
+    made = Stoppable(slots=4, batch=3)
+    assert made.pool.enter().state == "holding"
+    made.pool.enter(Ask(class_index=BATCH))
+    assert made.stopped == []
+
+
+async def test_what_cannot_be_ended_is_passed_over() -> None:
+    made = Stoppable(slots=3, batch=3)
+    made.batch[2].on_stop = None  # not admitted yet, or of a server that cannot be asked
+    made.pool.enter()
+    assert made.stopped == [1]
+
+
+async def test_an_answer_that_does_not_end_is_counted_on_for_the_grace_alone() -> None:
+    made = Stoppable(slots=3, batch=3)
+    made.pool.enter()
+    made.now = 1.9
+    made.pool.set_marks(Marks(9, 4, 99, ""))  # as once a second
+    assert made.stopped == [2]
+    made.now = 2.1
+    made.pool.set_marks(Marks(9, 4, 99, ""))
+    assert made.stopped == [2, 1]
+
+
+async def test_a_wide_answer_makes_way_for_several() -> None:
+    made = Stoppable(slots=4, batch=1)
+    made.enter(1, weight=3)
+    for _ in range(3):
+        made.pool.enter()
+    assert made.stopped == [1]
+    made.pool.enter()
+    assert made.stopped == [1, 0]
+    made.pool.enter()
+    assert made.stopped == [1, 0], "there is no more"
+
+
+async def test_one_that_runs_on_when_others_have_left_is_still_ending() -> None:
+    made = Stoppable(slots=2, batch=2)
+    made.pool.enter().end()
+    made.pool.enter()
+    assert made.stopped == [1]
 
 
 # --- tenants ------------------------------------------------------------------------------------
@@ -558,7 +709,7 @@ async def test_the_hard_mark_holds_for_everybody() -> None:
         pool.enter(Ask(tenant="flood"))
     for tenant in "ab":
         assert pool.enter(Ask(tenant=tenant)).state == "queued"
-    assert pool.is_full
+    assert pool.is_full(0)
     with pytest.raises(Shed):
         pool.enter(Ask(tenant="c", share=100))
 

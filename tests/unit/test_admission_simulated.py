@@ -291,18 +291,52 @@ async def test_tokens_are_shared_by_weight_though_the_estimates_are_wrong(
 # --- classes, and work that is not left lying -----------------------------------------------------
 
 
-@pytest.mark.parametrize("starving_s", [5, 60])
-async def test_a_batch_request_waits_no_longer_than_it_may_starve(starving_s: float) -> None:
-    pool = Pool(16, high=64, starving_s=starving_s)
-    batch = Clients(0.3, 1.5, service(1, random.Random(4)), "b", class_index=BATCH)
-    seen = pool.run([clients(0.985, 16, 1.5), batch], 900)
-    waits = [r.wait_s for r in seen if r.clients is batch and r.wait_s is not None]
-    # The slots' next turn; and another that starved before it may be first.
-    turns_s = joined_percentile_s(1, 16, 1.5, 0.999)
-    assert len(waits) > 100
-    assert max(waits) <= starving_s + turns_s
-    if starving_s == 60:
-        assert max(waits) > 5 + turns_s, "nobody would have starved"
+async def beside_batch(
+    slots: int, load: float, spare: float, stops_s: float | None
+) -> tuple[Pool, list[Seen], list[Seen]]:
+    """Interactive requests at this load, 1.5 s each, and twice as much batch of 6 s as the pool
+    could serve."""
+    pool = Pool(slots, high=64, spare=spare, stops_s=stops_s)
+    batch = Clients(2 * slots / 6, 6.0, service(1, random.Random(4)), "b", class_index=BATCH)
+    seen = pool.run([clients(load, slots, 1.5), batch], 600)
+    mine = [request for request in seen if request.clients is not batch]
+    return pool, mine, [request for request in seen if request.clients is batch]
+
+
+def share_that_waits(seen: Sequence[Seen]) -> float:
+    return sum(request.wait_s is None or request.wait_s > 0 for request in seen) / len(seen)
+
+
+# The share of interactive requests that have to wait at all, measured without spare slots and with
+# a tenth: 0.995 and 0.36; 0.995 and 0.02; 0.995 and 0.27. What is left is bursts of more than are
+# spare. p99 of the wait: 2.6 and 1.4 s; 0.6 and 0.06 s; 1.0 and 0.6 s. Batch still had 9.7, 40 and
+# 22 of the slots.
+@pytest.mark.parametrize(
+    ("slots", "load", "waiting", "for_batch"),
+    [(16, 0.3, 0.45, 9), (64, 0.3, 0.05, 38), (64, 0.6, 0.35, 20)],
+)
+async def test_spare_slots_keep_most_others_from_waiting_for_batch(
+    slots: int, load: float, waiting: float, for_batch: float
+) -> None:
+    _, without, _ = await beside_batch(slots, load, 0.0, None)
+    _, beside, batch = await beside_batch(slots, load, 0.1, None)
+    assert share_that_waits(without) > 0.95
+    assert share_that_waits(beside) < waiting
+    assert p99_s(beside) < 0.75 * p99_s(without)
+    assert sum(request.wait_s is not None for request in batch) * 6.0 / 600 > for_batch
+
+
+# Measured: a p99 wait of 0.10, 0.02 and 0.08 s; as many answers were ended as 0.97, 0.75 and 0.67
+# of the requests that had to wait.
+@pytest.mark.parametrize(("slots", "load"), [(16, 0.3), (64, 0.3), (64, 0.6)])
+async def test_where_batch_answers_are_ended_others_wait_for_that_alone(
+    slots: int, load: float
+) -> None:
+    ends_in_s = 0.1
+    pool, beside, _ = await beside_batch(slots, load, 0.1, ends_in_s)
+    assert p99_s(beside) <= ends_in_s + 0.001
+    assert 0 < pool.stopped <= sum(request.queued for request in beside)
+    assert pool.limiter.audit().drift == 0
 
 
 @pytest.mark.parametrize(("high", "weight"), [("auto", 1), (0, 1), (64, 1), (8, 4)])

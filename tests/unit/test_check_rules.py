@@ -420,7 +420,7 @@ CASES = [
         "processor-limits",
         lambda d: d.thresholds("forebay").update(max_requests=100),
         lambda d: d.at_cluster("forebay", "circuit_breakers.thresholds.max_requests"),
-        words=("It is 100,", "(48)", "(2000)", "2048"),
+        words=("It is 100,", "(48)", "(3000)", "3048"),
     ),
     Case(
         "processor-limits",
@@ -430,7 +430,7 @@ CASES = [
             [d.thresholds(p).update(max_retries=10_000) for p in ("small", "large")],
         ],
         lambda d: d.at_cluster("forebay", "circuit_breakers.thresholds.max_pending_requests"),
-        words=("1024 (the default)", "4048"),
+        words=("1024 (the default)", "6048"),
     ),
     Case(
         "processor-retry-policy",
@@ -450,6 +450,33 @@ CASES = [
         put(ext_proc, message_timeout="10s"),
         lambda d: d.at_ext_proc("message_timeout"),
         words=("waits 10s", "10s (admission.max_wait)"),
+    ),
+    Case(
+        "max-message-timeout",
+        lambda d: [
+            d.policy["admission"].update(batch={"max_wait": "5m"}),
+            put(ext_proc, max_message_timeout="304s")(d),
+        ],
+        lambda d: d.at_ext_proc("max_message_timeout"),
+        words=("It is 304s", "305s (admission.batch.max_wait"),
+    ),
+    Case(
+        "max-message-timeout",
+        lambda d: [
+            d.policy["admission"].update(batch={"max_wait": "20s"}),
+            drop(ext_proc, "max_message_timeout")(d),
+        ],
+        lambda d: d.at_ext_proc("max_message_timeout"),
+        words=("There is none", "25s"),
+    ),
+    Case(
+        "stream-idle-timeout",
+        lambda d: [
+            d.policy["admission"].update(batch={"max_wait": "5m"}),
+            put(door, stream_idle_timeout="310s")(d),
+        ],
+        lambda d: d.at_door("stream_idle_timeout"),
+        words=("310s", "max_message_timeout"),
     ),
     Case(
         "stream-idle-timeout",
@@ -495,7 +522,16 @@ CASES = [
         "max-stream-duration-short",
         put(action("admit_stream"), max_stream_duration={"max_stream_duration": "122s"}),
         lambda d: d.at_route("admit_stream", "route.max_stream_duration"),
-        words=("122s",),
+        words=("122s", "132s"),
+    ),
+    Case(
+        "max-stream-duration-short",
+        lambda d: [
+            put(action("admit_stream"), max_stream_duration={"max_stream_duration": "400s"})(d),
+            d.policy["admission"].update(batch={"max_wait": "5m"}),
+        ],
+        lambda d: d.at_route("admit_stream", "route.max_stream_duration"),
+        words=("400s", "422s"),
     ),
     *(
         Case(
@@ -506,9 +542,12 @@ CASES = [
             lambda d, name=name: d.at_options(
                 name, "common_http_protocol_options.max_stream_duration"
             ),
-            words=("60s", "122s", word),
+            words=("60s", longest, word),
         )
-        for name, word in (("small", "answers are cut"), ("forebay", "the slot"))
+        for name, longest, word in (
+            ("small", "122s", "answers are cut"),
+            ("forebay", "132s", "the slot"),
+        )
     ),
     Case(
         "json-idle-timeout",
@@ -520,7 +559,7 @@ CASES = [
         "json-idle-timeout",
         drop(action("admit_json"), "idle_timeout"),
         lambda d: d.at_route("admit_json", "route.idle_timeout"),
-        words=("120s, the stream_idle_timeout",),
+        words=("330s, the stream_idle_timeout",),
     ),
     Case(
         "stream-idle-short",
@@ -697,9 +736,9 @@ CASES = [
     ),
     Case(
         "max-retries",
-        lambda d: d.thresholds("large").update(max_retries=2047),
+        lambda d: d.thresholds("large").update(max_retries=3047),
         lambda d: d.at_cluster("large", "circuit_breakers.thresholds.max_retries"),
-        words=("2047", "small, large", "2048"),
+        words=("3047", "small, large", "3048"),
     ),
     Case(
         "max-retries",

@@ -272,6 +272,30 @@ def test_hold_times_out_of_order_are_refused() -> None:
         from_document(document)
 
 
+def test_long_waits_of_batch_need_longer_limits_of_envoy() -> None:
+    document = reference()
+    admission = document["node"]["metadata"]["forebay"]["admission"]
+    admission["batch"] = {"max_wait": "305s"}
+    from_document(document)
+    admission["batch"] = {"max_wait": "306s"}
+    with pytest.raises(ConfigError, match=r"batch\.max_wait: 306s .* of 311s .* it is 310s"):
+        from_document(document)
+    admission["batch"] = {"max_wait": "5m"}
+    chain = document["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["stream_idle_timeout"] = "310s"
+    with pytest.raises(ConfigError, match=r"max_message_timeout: 310s .* stream_idle_timeout"):
+        from_document(document)
+    admission["batch"] = {}
+    from_document(document)  # nobody is held so long
+
+
+def test_batch_may_not_wait_less_than_others() -> None:
+    document = reference()
+    document["node"]["metadata"]["forebay"]["admission"]["batch"] = {"max_wait": "9s"}
+    with pytest.raises(ConfigError, match=r"batch\.max_wait \(9s\) must not be below max_wait"):
+        from_document(document)
+
+
 def test_a_pool_that_the_admit_routes_do_not_know_is_refused() -> None:
     document = reference()
     document["node"]["metadata"]["forebay"]["pools"]["forebay"] = {"model": "x", "slots": 1}

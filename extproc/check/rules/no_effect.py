@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Policy
 from extproc.check.findings import Finding, warning
-from extproc.config import Config
+from extproc.config import Config, PoolConfig
 
 
 def no_effect(policy: Policy) -> Iterator[Finding]:
@@ -35,6 +35,20 @@ def _overload(config: Config) -> _Said:
             "`cached` gives nobody an answer: there is no cache.",
             "Add cache: {exact: {}}, or leave cached out.",
         )
+    batch = admission.batch
+    if batch.when_needed == "stop" and not any(map(_can_be_ended, _all_cases(config))):
+        yield (
+            "admission.batch.when_needed",
+            "No batch answer is ever ended early: no server can be asked to, and no stream is "
+            "guarded.",
+            "Leave it out, or set on_expiry: partial.",
+        )
+    if "spare" in batch.model_fields_set and all(p.all_slots == 1 for p in config.pools.values()):
+        yield (
+            "admission.batch.spare",
+            "A pool of one slot has none to spare: batch would not run at all.",
+            "Leave it out.",
+        )
     exact = config.cache.exact
     if exact and "stale" in exact.model_fields_set and "cached" not in admission.on_overload:
         yield (
@@ -61,6 +75,15 @@ def _times(config: Config) -> _Said:
             f"{response.deadline:g}s after it came: what waits longest has no time left.",
             "Set max_wait well below response.deadline.",
         )
+    if response.cap_to_deadline and all(
+        pool.server == "vllm" and partial for pool, partial in _all_cases(config)
+    ):
+        yield (
+            "response.cap_to_deadline",
+            "No answer gets a limit by it: every server can be asked to end its answers at the "
+            "deadline, which does so no sooner than needed.",
+            "Leave it out. It is for servers that cannot be asked, and for on_expiry: cut.",
+        )
     if "stall" in response.model_fields_set and response.stall >= config.longest_s:
         yield (
             "response.stall",
@@ -68,6 +91,17 @@ def _times(config: Config) -> _Said:
             f"take {config.longest_s:g}s.",
             "Set stall below response.deadline.",
         )
+
+
+def _all_cases(config: Config) -> list[tuple[PoolConfig, bool]]:
+    """Each pool, with each way of the deadline: whether it is to end answers well-formed."""
+    partials = {expiry.partial for expiry in config.expiries}
+    return [(pool, partial) for pool in config.pools.values() for partial in partials]
+
+
+def _can_be_ended(case: tuple[PoolConfig, bool]) -> bool:
+    pool, partial = case
+    return pool.server == "vllm" or partial
 
 
 def _cache(config: Config) -> _Said:

@@ -33,10 +33,42 @@ def message_timeout(bootstrap: Bootstrap) -> Iterator[Finding]:
             )
 
 
+def max_message_timeout(bootstrap: Bootstrap) -> Iterator[Finding]:
+    """The processor has Envoy wait longer for a batch request; up to this, or not at all."""
+    held_s = _held_s(bootstrap)
+    for _, processor in bootstrap.gateways:
+        most_s = _seconds(processor.message.max_message_timeout, 0.0)
+        if held_s is not None and most_s < held_s:
+            yield error(
+                "max-message-timeout",
+                processor.spot.at("max_message_timeout"),
+                (f"It is {most_s:g}s" if most_s else "There is none")
+                + ", and the longest wait of a batch request needs "
+                f"{held_s:g}s (admission.batch.max_wait and a margin): Envoy ignores that it is to "
+                "wait longer, and ends it after message_timeout.",
+                f"max_message_timeout: {ceil(held_s)}s, or anything above",
+            )
+
+
+def _held_s(bootstrap: Bootstrap) -> float | None:
+    config = bootstrap.policy.config
+    return config.admission.held_s if config else None
+
+
+def _longest_hold(bootstrap: Bootstrap, processor: Processor) -> tuple[float, str]:
+    """How long a request may be held, and by which of the two limits."""
+    message_s = _message_s(processor)
+    if _held_s(bootstrap) is not None:
+        most_s = _seconds(processor.message.max_message_timeout, 0.0)
+        if most_s > message_s:
+            return most_s, "max_message_timeout"
+    return message_s, "message_timeout"
+
+
 def stream_idle_timeout(bootstrap: Bootstrap) -> Iterator[Finding]:
     """A request that queues is an idle stream, on the route that it has before it is admitted."""
     for door, processor in bootstrap.gateways:
-        message_s = _message_s(processor)
+        message_s, of = _longest_hold(bootstrap, processor)
         limits = [
             (_seconds(door.message.stream_idle_timeout, _STREAM_IDLE_S), door.spot, "stream_")
         ] + [
@@ -49,22 +81,21 @@ def stream_idle_timeout(bootstrap: Bootstrap) -> Iterator[Finding]:
                 yield error(
                     "stream-idle-timeout",
                     spot.at(f"{kind}idle_timeout"),
-                    f"It is {idle_s:g}s and message_timeout {message_s:g}s: while a request queues "
+                    f"It is {idle_s:g}s and {of} {message_s:g}s: while a request queues "
                     "its stream is idle, so it is cut before its wait is over.",
-                    f"{kind}idle_timeout: {ceil(message_s * 4)}s, or anything above "
-                    "message_timeout",
+                    f"{kind}idle_timeout: {ceil(message_s * 4)}s, or anything above {of}",
                 )
 
 
 def held_stream_duration(bootstrap: Bootstrap) -> Iterator[Finding]:
     for door, processor in bootstrap.gateways:
-        limit_s, message_s = _door_duration_s(door), _message_s(processor)
+        limit_s, (message_s, of) = _door_duration_s(door), _longest_hold(bootstrap, processor)
         if limit_s and limit_s <= message_s:
             yield error(
                 "held-stream-duration",
                 door.spot.at("common_http_protocol_options.max_stream_duration"),
                 f"It is {limit_s:g}s and holds for requests that queue too, which may take "
-                f"{message_s:g}s (message_timeout): they get 504.",
+                f"{message_s:g}s ({of}): they get 504.",
                 "Remove it and set max_stream_duration on the admit routes.",
             )
 
@@ -83,12 +114,13 @@ def max_stream_duration(bootstrap: Bootstrap) -> Iterator[Finding]:
                     "ever.",
                     "max_stream_duration: {max_stream_duration: 900s}",
                 )
-            elif config and limit_s <= (last_s := config.longest_s):
+            elif config and limit_s <= (last_s := config.longest_stream_s):
                 yield error(
                     "max-stream-duration-short",
                     place,
-                    f"It cuts after {limit_s:g}s, before response.deadline + grace ({last_s:g}s): "
-                    "no answer is ever ended well-formed at its deadline.",
+                    f"It cuts after {limit_s:g}s, and the longest exchange may take {last_s:g}s "
+                    "(the wait of a batch request, response.deadline and grace): it is never ended "
+                    "well-formed at its deadline.",
                     f"Above {last_s:g}s.",
                 )
 
@@ -97,18 +129,18 @@ def cluster_stream_duration(bootstrap: Bootstrap) -> Iterator[Finding]:
     config = bootstrap.policy.config
     if config is None:
         return
-    last_s = config.longest_s
     processors = {processor.cluster for _, processor in bootstrap.gateways}
     for name, cluster in bootstrap.clusters.items():
         options = cluster.common_options
         limit_s = _seconds(options.max_stream_duration if options else None, 0.0)
+        # The processor has a request from its arrival on, a server from its slot on.
+        last_s = config.longest_stream_s if name in processors else config.longest_s
         if not limit_s or limit_s > last_s or name not in {*config.pools, *processors}:
             continue
         yield error(
             "cluster-stream-duration",
             cluster.options_spot.at("common_http_protocol_options.max_stream_duration"),
-            f"It ends streams to {name} after {limit_s:g}s, before response.deadline + grace "
-            f"({last_s:g}s): "
+            f"It ends streams to {name} after {limit_s:g}s, and the longest may take {last_s:g}s: "
             + (
                 "the slot of an answer that still runs is given to another."
                 if name in processors
@@ -177,6 +209,7 @@ def _seconds(duration: timedelta | None, default_s: float) -> float:
 
 RULES = (
     message_timeout,
+    max_message_timeout,
     stream_idle_timeout,
     held_stream_duration,
     max_stream_duration,
