@@ -29,6 +29,8 @@ class Tenant(NamedTuple):
     """Its weight beside other tenants of its class."""
     caching: Caching | None = None
     """None: nothing is stored or read."""
+    priority: int = 0
+    """Added to that of its class, where vLLM goes by it."""
 
 
 class UnknownTenant(Exception):
@@ -69,4 +71,5 @@ def _tenant(
     if exact is not None and own.exact:
         alike = cache.semantic.scope if cache.semantic and own.semantic else None
         caching = Caching(own.scope or exact.scope, own.store or exact.store, alike)
-    return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching)
+    pools = policy.pools or every_pool
+    return Tenant(name, pools, class_index, policy.weight, caching, policy.priority)

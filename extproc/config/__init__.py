@@ -28,7 +28,7 @@ from extproc.config.policy import (
     RoutingConfig,
     TenantConfig,
 )
-from extproc.config.secrets import Credentials, credentials
+from extproc.config.secrets import Credentials, credentials, shared_secret
 from extproc.config.tree import walk
 
 __all__ = [
@@ -59,5 +59,6 @@ __all__ = [
     "parse_yaml",
     "read_text",
     "read_yaml",
+    "shared_secret",
     "walk",
 ]
