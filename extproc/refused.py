@@ -5,8 +5,7 @@ Never says more than pool and status: what a server writes of a credential is no
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +23,9 @@ STATUSES = frozenset(_WHY)
 class Refused:
     """`counted`: by pool and status. `clock`: in seconds."""
 
-    def __init__(self, counted: Counter[tuple[str, ...]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, counted: MutableMapping[str | tuple[str, ...], float], clock: Callable[[], float]
+    ) -> None:
         self._counted = counted
         self._clock = clock
         self._said: dict[tuple[str, str], float] = {}

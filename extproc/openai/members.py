@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from extproc.openai.paths import CHAT
 from extproc.openai.replies import ApiError
 from extproc.openai.request import (
+    _MEMBER,  # pyright: ignore[reportPrivateUsage]
     Request,
     Span,
     _container_end,  # pyright: ignore[reportPrivateUsage]
-    _MEMBER,  # pyright: ignore[reportPrivateUsage]
     _unescaped,  # pyright: ignore[reportPrivateUsage]
     _without_quote_escapes,  # pyright: ignore[reportPrivateUsage]
     splices_of,
@@ -102,11 +102,10 @@ def own_members(request: Request, body: bytes, *, for_others: bool) -> OwnMember
         return NOTHING
     contract = _contract(request) if for_others else ""
     mine = OURS & members.keys()
-    others = set[str]()
+    others = frozenset[str]()
     if for_others:
-        others = _OTHERS_LACK & members.keys() - {_OPTIONS}
-        if request.path != CHAT:
-            others.discard(_ECHO)
+        kept = {_OPTIONS} if request.path == CHAT else {_OPTIONS, _ECHO}
+        others = _OTHERS_LACK & members.keys() - kept
     if not mine and not others:
         return OwnMembers(contract=contract)
     cuts, other_cuts = _cuts(body, mine, others)
