@@ -94,8 +94,8 @@ class Metrics:
         )
         self.refused = self._counter(
             "forebay_refused_tries",
-            "Tries at a pool whose servers refused what the gateway sent: a wrong credential, model "
-            "or path. The next tier may have answered.",
+            "Tries at a pool whose servers refused what the gateway sent: a wrong credential, "
+            "model or path. The next tier may have answered.",
             ["pool", "status"],
         )
         self.endings = self._counter(

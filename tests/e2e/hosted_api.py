@@ -1,5 +1,5 @@
-"""A hosted API as strict as the real ones, behind TLS on loopback: it refuses whatever they would, and
-remembers what came. Runs in a thread of its own."""
+"""A hosted API as strict as the real ones, behind TLS on loopback: it refuses whatever they would,
+and remembers what came. Runs in a thread of its own."""
 
 import asyncio
 import json

@@ -1,20 +1,18 @@
-"""A hosted API as a pool, as envoy/hosted.yaml says it: what it is sent, and each way it can fail."""
+"""A hosted API as a pool, as envoy/hosted.yaml says it: what it gets, each way it can fail."""
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from extproc.attach import attach
 from tests.e2e.client import Gateway, chat
 from tests.e2e.hosted_api import HOST, KEY, MODEL, HostedApi, certificate
-from tests.gateways import REFERENCE, MakeGateway
-
-HOSTED = REFERENCE.with_name("hosted.yaml")
+from tests.gateways import MakeGateway
+from tests.hosted_pool import pieces, put_in, upstream_filters
 
 
 @pytest.fixture(scope="module")
@@ -25,29 +23,26 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostedApi]:
     api.stop()
 
 
-def with_hosted(document: Any, api: HostedApi, **changes: Any) -> None:
-    """The pieces of envoy/hosted.yaml put where it says, and `forebay attach` for the rest. The
-    API's address and who signed for it are this test's."""
-    given = yaml.safe_load(HOSTED.read_text())
-    policy, static = document["node"]["metadata"]["forebay"], document["static_resources"]
-    policy["pools"] |= given["pools"]
-    policy["routing"] |= given["routing"]
-    policy["admission"] |= given["admission"]
-    policy["response"] |= {"deadline": "2s", "grace": "500ms"}
-    static["secrets"] = given["secrets"]
+def with_hosted(
+    document: Any,
+    api: HostedApi,
+    *,
+    pool: dict[str, Any] | None = None,
+    fallback: dict[str, Any] | None = None,
+    edit: Callable[[Any], None] = lambda given: None,
+) -> None:
+    """The API's address and who signed for it are this test's. `edit` changes the pieces."""
+    given = pieces()
     cluster = given["cluster"]
-    static["clusters"].append(cluster)
     endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     endpoint["address"]["socket_address"] |= {"address": "127.0.0.1", "port_value": api.port}
     tls = cluster["transport_socket"]["typed_config"]["common_tls_context"]
     tls["validation_context"]["trusted_ca"]["filename"] = str(api.cert)
-    policy["pools"]["hosted"] |= changes.get("pool", {})
-    policy["routing"]["fallback"] |= changes.get("fallback", {})
-    if "edit" in changes:
-        changes["edit"](cluster)
-    attached = yaml.safe_load(attach(yaml.safe_dump(document, sort_keys=False)).text)
-    document.clear()
-    document.update(attached)
+    given["pools"]["hosted"] |= pool or {}
+    given["routing"]["fallback"] |= fallback or {}
+    edit(given)
+    document["node"]["metadata"]["forebay"]["response"] |= {"deadline": "2s", "grace": "500ms"}
+    put_in(document, given)
 
 
 @pytest.fixture(scope="module")
@@ -220,8 +215,8 @@ async def test_a_wrong_model_goes_to_the_next_tier_or_is_502(
 async def test_another_servers_certificate_is_not_trusted(
     wrong: Any, api: HostedApi, keyed: None
 ) -> None:
-    def edit(cluster: Any) -> None:
-        cluster["transport_socket"]["typed_config"]["sni"] = "other.example.com"
+    def edit(given: Any) -> None:
+        given["cluster"]["transport_socket"]["typed_config"]["sni"] = "other.example.com"
 
     gateway = wrong(edit=edit)
     answer = await gateway.ask(chat(model=MODEL))
@@ -230,8 +225,10 @@ async def test_another_servers_certificate_is_not_trusted(
 
 
 async def test_one_that_is_gone_is_503_or_the_next_tier(wrong: Any, keyed: None) -> None:
-    def edit(cluster: Any) -> None:
-        endpoint = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    def edit(given: Any) -> None:
+        endpoint = given["cluster"]["load_assignment"]["endpoints"][0]["lb_endpoints"][0][
+            "endpoint"
+        ]
         endpoint["address"]["socket_address"]["port_value"] = 1
 
     gateway = wrong(edit=edit, fallback={"hosted": ["small"]})
@@ -261,23 +258,18 @@ async def test_a_new_key_in_a_file_is_taken_without_a_restart(
         new.write_text(text)
         new.replace(secret)
 
-    def edit(cluster: Any) -> None:
-        filters = cluster["typed_extension_protocol_options"][
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-        ]["http_filters"]
-        injector = next(f for f in filters if "credential_injector" in f["name"])
-        generic = injector["typed_config"]["credential"]["typed_config"]
-        generic["credential"]["sds_config"] = {
+    def edit(given: Any) -> None:
+        del given["secrets"]
+        (injector,) = (
+            one for one in upstream_filters(given["cluster"]) if "credential" in one["name"]
+        )
+        injector["typed_config"]["credential"]["typed_config"]["credential"]["sds_config"] = {
             "path_config_source": {"path": str(secret)},
             "resource_api_version": "V3",
         }
 
-    def document(document: Any) -> None:
-        with_hosted(document, api, edit=edit)
-        del document["static_resources"]["secrets"]
-
     write("sk-old")
-    gateway = make_gateway(edit=document)
+    gateway = make_gateway(edit=lambda document: with_hosted(document, api, edit=edit))
     assert (await gateway.ask(chat(model=MODEL))).status == 502
     write(KEY)
     for _ in range(50):

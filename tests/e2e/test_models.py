@@ -63,7 +63,8 @@ async def test_only_the_name_changes_at_each_tier(gateway: Gateway) -> None:
     gateway.set_faults("small", {"status": 503})
     sent = (
         b'{"x":{"model":"small-7b"},"n":1,"model" :"sm\\u0061ll-7b", "messages":[{"role":"user",'
-        b'"content":"\\u0048 \\"model\\":\\"auto\\" \\\\"}], "seed":12345678901234567890, "max_tokens":1}'
+        b'"content":"\\u0048 \\"model\\":\\"auto\\" \\\\"}], "seed":12345678901234567890,'
+        b' "max_tokens":1}'
     )
     answer = await gateway.ask(sent)
     assert answer.status == 200
@@ -83,7 +84,8 @@ async def test_a_clients_priority_salt_and_id_do_not_reach_a_server(
         else b'"messages":[{"role":"user","content":"Hi"}]'
     )
     sent = (
-        b'{"priority":-9, "request\\u005fid": "x" ,"model":"auto","cache_salt":"mine","stream":true,'
+        b'{"priority":-9, "request\\u005fid": "x" ,"model":"auto","cache_salt":"mine",'
+        b'"stream":true,'
         + prompt
         + b',"x":{"priority":1},"max_tokens":1, "request_id2":{"a":[1,"]"]}}'
     )
