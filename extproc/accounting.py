@@ -27,6 +27,7 @@ LOG_LINES = (
     "%DYNAMIC_METADATA(forebay_request:guarded)%",
     "%DYNAMIC_METADATA(forebay_answer:alive_us)%",
     "%DYNAMIC_METADATA(forebay_request:bill)%",
+    "%DYNAMIC_METADATA(forebay_tier:refused)%",
     "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%",
     "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
     "%COMMON_DURATION(US_RX_BODY_BEG:US_RX_END:us)%",
@@ -120,6 +121,8 @@ class Account(NamedTuple):
     """Why, if it did: `deadline`, `stall`, `upstream_error`, or what an answer is stopped for."""
     charge: Charge | None
     bill: Bill
+    refused: tuple[tuple[str, str], ...]
+    """The tries that no client could mend: cluster and status, of wire.REFUSALS."""
     ttft_s: float | None
     """Request start to the first event, streamed answers only: a JSON answer has no first token."""
     server_ttft_s: float | None
@@ -141,7 +144,7 @@ def read(told: str) -> Account | None:
     (
         kind, tenant, request_id, status, details, flags, body_bytes,
         served_by, upstream_host, attempts,
-        prompt, cached, completion, failed, by_guard, alive_us, bill_text,
+        prompt, cached, completion, failed, by_guard, alive_us, bill_text, refused,
         ttft_us, server_ttft_us, generation_us,
     ) = lines
     # fmt: on
@@ -184,6 +187,7 @@ def read(told: str) -> Account | None:
         guard.reason if guard else "",
         charge,
         bill,
+        _read_refused(refused),
         ttft_s,
         server_ttft_s,
         tpot_s,
@@ -225,6 +229,14 @@ def _read_guarded(text: str) -> _Guarded | None:
         return None
     *counts, estimate = map(_number, parts[1:])
     return _Guarded(parts[0].strip("-"), _Counted(*counts), estimate)
+
+
+def _read_refused(text: str) -> tuple[tuple[str, str], ...]:
+    """`hosted=401;large=404;`, as the tiers' filters write it."""
+    if text == "-":
+        return ()
+    parts = (part.partition("=") for part in text.split(";") if part)
+    return tuple((pool, status) for pool, _, status in parts)
 
 
 def _later(text: str, by_s: float) -> float | None:

@@ -25,9 +25,10 @@ from extproc.front import (
     no_body,
 )
 from extproc.gateway import Gateway
+from extproc.injections import Asker
 from extproc.passing import Passing
 from extproc.refusals import Answered, refused, try_later
-from extproc.routing import Plan, Unroutable
+from extproc.routing import Plan, Unroutable, from_overflow, without
 from extproc.tenants import Tenant, UnknownTenant
 
 _NOBODY = Tenant("default", ())  # until the tenant is known
@@ -79,6 +80,7 @@ class Exchange:
         "_is_held_longer",
         "_lease",
         "_loop",
+        "_own",
         "_partial",
         "_payer",
         "_policy",
@@ -120,6 +122,7 @@ class Exchange:
         self._cache_status = ""
         self._fill: Fill | None = None
         self._request: openai.Request | None = None  # once it is admitted
+        self._own = openai.NOTHING  # what it has for vLLM alone
         self._answer: Passing | None = None  # if it passes by way of us
         self._decision = "client_gone"  # until there is another
 
@@ -239,7 +242,7 @@ class Exchange:
             request,
             feature=feature_of(headers, self._config),
             request_class=CLASSES[self._class_index],
-            instead_of=route.instead_of,
+            instead_of="" if degraded == "overflow" else route.instead_of,
             cap_tokens=cap_tokens,
             most_tokens=most_tokens,
             payer=self._payer,
@@ -253,8 +256,9 @@ class Exchange:
                     route=f"{first}; reason={reason}",
                     cache_status=self._cache_status,
                     hide_usage=request.usage_splice is not None,
-                    models=self._policy.model_names(request.model, tiers),
+                    models=self._policy.model_names(tiers),
                     uncounted=self._policy.uncounted,
+                    asked=request.model,
                 ),
                 timeout_ms=max(int((self._cut_at - self._loop.time()) * 1000), 1),
                 request_facts=(
@@ -265,6 +269,7 @@ class Exchange:
                         f"{model_span[0]}:{model_span[1]}:"
                         f"{length if new_body is body else len(new_body)}",
                     ),
+                    *self._for_tiers(headers, request, tiers),
                 ),
                 body=None if new_body is body else new_body,
             )
@@ -283,6 +288,31 @@ class Exchange:
             return None
         measured = self._gateway.finished.measured[pool]
         return caps.tokens_within(self._deadline - self._loop.time(), measured)
+
+    def _for_tiers(
+        self,
+        headers: wire.RequestHeaders,
+        request: openai.Request,
+        tiers: tuple[str, ...],
+    ) -> tuple[tuple[str, str], ...]:
+        """What each tier's filter is to put into the body, and to cut out of it."""
+        own, injections = self._own, self._policy.injections
+        if own is openai.NOTHING and not injections.always:
+            return ()
+        asker = Asker(
+            self._class_index,
+            self._tenant.priority,
+            self._payer,
+            headers.values.get(self._config.user_header, ""),
+            self._request_id,
+            own.salt,
+        )
+        facts = (
+            ("adds", injections.members(tiers, asker)),
+            ("cuts", _spans(openai.moved(own.cuts, request, request.lowered_to))),
+            ("other_cuts", _spans(openai.moved(own.other_cuts, request, request.lowered_to))),
+        )
+        return tuple(fact for fact in facts if fact[1])
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()
@@ -326,18 +356,28 @@ class Exchange:
 
     def _parse(self, path: str, body: bytes) -> openai.Request:
         try:
-            return openai.parse(path, body)
+            request = openai.parse(path, body)
+            self._own = openai.own_members(request, body, for_others=bool(self._policy.others))
+            return request
         except openai.ApiError as error:
             raise Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
         try:
-            return self._policy.route(
+            plan = self._policy.route(
                 request, self._tenant, latency_budget_ms(headers), self._gateway.down
             )
         except Unroutable as refusal:
             status = 404 if refusal.why == "model_not_found" else 403
             raise refused(status, refusal.why, str(refusal), "model") from None
+        if not self._own.contract:
+            return plan
+        name = self._own.contract
+        narrowed = without(plan, self._policy.others, f"{name} is for vLLM only")
+        if narrowed is None:
+            message = f"The servers of this model do not know `{name}`: leave it out."
+            raise refused(400, "invalid_request", message, name)
+        return narrowed
 
     async def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
@@ -391,7 +431,8 @@ class Exchange:
             prompt=hit.answer.prompt_tokens,
             completion=hit.answer.completion_tokens,
         )
-        raise self._replay(hit, request, self._cache_status, f"cache; reason={kind}")
+        model = self._config.pools[route.wanted].model
+        raise self._replay(hit, request, self._cache_status, f"cache; reason={kind}", model)
 
     async def _follow(
         self, other: Flight[bytes, openai.Answer], size_bytes: int
@@ -410,8 +451,11 @@ class Exchange:
             gateway.following_bytes -= size_bytes
         return landed.result() if landed.done() else None
 
-    def _replay(self, hit: Hit, request: openai.Request, status: str, route: str) -> Answered:
-        """A cached answer in the shape that the client asked for, with an id of its own."""
+    def _replay(
+        self, hit: Hit, request: openai.Request, status: str, route: str, model: str
+    ) -> Answered:
+        """A cached answer in the shape that the client asked for, with an id of its own. `model`:
+        of the pool that answered."""
         created = int(time.time())
         if request.stream:
             content_type = "text/event-stream"
@@ -423,6 +467,7 @@ class Exchange:
             ("age", str(int(hit.age_s))),
             ("cache-status", status),
             ("x-forebay-route", route),
+            ("x-forebay-model", model),
         )
         return Answered("cache_hit", 200, body, headers, content_type)
 
@@ -455,12 +500,21 @@ class Exchange:
             if way == "cached" and stale is not None:
                 self._gateway.metrics.degraded["cache", "stale"] += 1
                 raise self._replay(
-                    stale, request, stale.status, "cache; reason=exact; degraded=stale"
+                    stale,
+                    request,
+                    stale.status,
+                    "cache; reason=exact; degraded=stale",
+                    self._config.pools[route.wanted].model,
                 )
             if way == "smaller" and route.smaller:
                 with suppress(Shed):
                     await self._enter(limiters[route.smaller[0]], ask, route.smaller[0])
                     return route.smaller, "smaller"
+            if way == "overflow":
+                for pool in route.overflow:
+                    with suppress(Shed):
+                        await self._enter(limiters[pool], ask, pool)
+                        return from_overflow(route, pool), "overflow"
         raise self._overloaded(limiter)
 
     async def _enter(self, limiter: Limiter, ask: Ask, pool: str) -> None:
@@ -606,6 +660,10 @@ class Exchange:
             may_guard=self._partial,
             facts=self._facts,
         )
+
+
+def _spans(spans: tuple[openai.Span, ...]) -> str:
+    return " ".join(f"{start}:{end}" for start, end in spans)
 
 
 def _queue(waited_s: float, position: int) -> str:

@@ -5,6 +5,7 @@ exchange in memory: it may be another processor's.
 """
 
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from extproc.endings import Suspicion, ending
 from extproc.estimates import Line
 from extproc.metrics import Metrics
 from extproc.policy import Policy
+from extproc.refused import Refused
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,7 @@ class Finished:
         self._metrics = metrics
         self._ledger = ledger
         self._suspicion = Suspicion(suspect)
+        self._refused = Refused(metrics.refused, time.monotonic)
         self.measured: defaultdict[str, Measured] = defaultdict(Measured)
         """By pool."""
         self._log_is_other = False  # than what this version reads, and that was said
@@ -80,6 +83,8 @@ class Finished:
         estimate = self._estimate(pool, account)
         self._see_ending(pool, tenant, account, estimate)
         metrics.attempts[pool] += account.attempts
+        if account.refused:
+            self._refused.saw(account.refused, known.pools)
         for kind, count in (
             ("prompt", account.prompt_tokens),
             ("cached", account.cached_tokens),

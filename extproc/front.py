@@ -23,8 +23,10 @@ def answer_without_body(
         message = f"Use {allowed} for {path}."
         raise refused(405, "method_not_allowed", message, headers=(("allow", allowed),))
     if path == openai.MODELS:
+        auto, aliases = config.routing.auto_model, config.routing.aliases
         models = (config.pools[pool].model for pool in tenant.pools)
-        names = dict.fromkeys((config.routing.auto_model, *models))
+        mine = (alias for alias, of in aliases.items() if of == auto or of in tenant.pools)
+        names = dict.fromkeys((auto, *models, *mine))
         raise Answered("models", 200, openai.models_body(list(names), _STARTED_AT))
     if headers.values.get("content-encoding", "identity") != "identity":
         message = "Send the body uncompressed, without Content-Encoding."

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 import time
 from collections import defaultdict
 
 from extproc.admission import Limiter, Marks, Slo, marks, needed_s, waiting_marks
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
-from extproc.config import Config
+from extproc.config import Config, shared_secret
 from extproc.costs import Ledger
 from extproc.finished import Finished
 from extproc.metrics import Metrics
@@ -47,6 +48,7 @@ class Gateway:
         self._inherits_until = 0.0
         self.following_bytes = 0
         """Held of the bodies of requests that wait for the answer to another one."""
+        self._own_secret = os.urandom(32)
         self.ledger = Ledger(time.time())
         self.metrics = Metrics(
             lambda: self.policy.limiters,
@@ -58,7 +60,9 @@ class Gateway:
         self.finished = Finished(
             lambda: self.policy, self.metrics, self.ledger, self.backends.suspect
         )
-        self.policy = self._made(config, make_caches(config.cache, self._clock))
+        self.policy = self._made(
+            config, make_caches(config.cache, self._clock), self._salt_secret(config)
+        )
 
     async def start(self) -> None:
         """Watch the servers. What they work on already was admitted before we were here."""
@@ -96,10 +100,11 @@ class Gateway:
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use and cached answers stay."""
         old = self.policy
-        # First: it may refuse.
+        # First: they may refuse.
+        secret = self._salt_secret(config)
         caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
-        self.policy = self._made(config, caches)
+        self.policy = self._made(config, caches, secret)
         self._replicas_changed()
         if old.caches is not None and old.caches is not caches:
             await old.caches.close()
@@ -109,13 +114,19 @@ class Gateway:
         if self.policy.caches is not None:
             await self.policy.caches.close()
 
-    def _made(self, config: Config, caches: Caches | None) -> Policy:
+    def _made(self, config: Config, caches: Caches | None, secret: bytes) -> Policy:
         limiters = {
             name: self._limiter(config, name, self._limiters.get(name)) for name in config.pools
         }
         in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.waiting}
         self._limiters = in_use | limiters
-        return enforced(config, limiters, caches)
+        return enforced(config, limiters, caches, secret)
+
+    def _salt_secret(self, config: Config) -> bytes:
+        """Without one that is shared, the salts of this process are its own, and what it filled of
+        a prefix cache is no other's. ConfigError: see shared_secret."""
+        salted = any(pool.cache_salt != "none" for pool in config.pools.values())
+        return (shared_secret(config.cache) if salted else None) or self._own_secret
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
         (slots, each), admission = self._slots(config, name), config.admission

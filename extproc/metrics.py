@@ -104,6 +104,12 @@ class Metrics:
             "Answers to admitted requests by the pool that served, from Envoy's access log.",
             ["pool", "status", "tenant"],
         )
+        self.refused = self._counter(
+            "forebay_refused_tries",
+            "Tries at a pool whose servers refused what the gateway sent: a wrong credential, "
+            "model or path. The next tier may have answered.",
+            ["pool", "status"],
+        )
         self.endings = self._counter(
             "forebay_endings",
             "Answers to admitted requests by how they ended: see extproc.endings.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from extproc.admission import Limiter
 from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry
+from extproc.injections import Injections
 from extproc.openai import Request
 from extproc.routing import Plan, Router
 from extproc.tenants import Tenant, Tenants
@@ -32,20 +33,23 @@ class Policy:
     caps_to_deadline: bool
     """See response.cap_to_deadline."""
     uncounted: str
-    """Pools whose streams Envoy must not count, `;large;hosted;`: see the filter of that name."""
-    _model_names: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    """Pools whose servers are not vLLM, `;large;hosted;`: Envoy must not count their streams, see
+    the filter of that name, and they get no members of vLLM's."""
+    others: frozenset[str]
+    """The same pools."""
+    injections: Injections
+    _model_names: dict[tuple[str, ...], str] = field(default_factory=dict)
     _expiries: dict[tuple[str, str], Expiry] = field(default_factory=dict)
 
-    def model_names(self, asked: str, tiers: tuple[str, ...]) -> str:
-        """For each tier whose servers call the model otherwise than the client (who asked for
-        `asked`, a name that was routed), its JSON name: `;small="small-7b";large="large-70b";`.
-        Spliced into the body by the tier's own filter."""
-        names = self._model_names.get((asked, tiers))
+    def model_names(self, tiers: tuple[str, ...]) -> str:
+        """What the servers of each tier call the model: a JSON string:
+        `;small="small-7b";large="large-70b";`. Spliced into the body by the tier's own filter,
+        where the client called it otherwise."""
+        names = self._model_names.get(tiers)
         if names is None:
             pools = self.config.pools
-            others = [tier for tier in dict.fromkeys(tiers) if pools[tier].model != asked]
-            names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in others)
-            self._model_names[asked, tiers] = names
+            names = ";" + "".join(f'{tier}="{pools[tier].model}";' for tier in dict.fromkeys(tiers))
+            self._model_names[tiers] = names
         return names
 
     def expiry(self, tenant_label: str, path: str) -> Expiry:
@@ -112,7 +116,13 @@ class Policy:
         return all(self.config.pools[tier].partial_by == "guard" for tier in tiers)
 
 
-def enforced(config: Config, limiters: Mapping[str, Limiter], caches: Caches | None) -> Policy:
+def enforced(
+    config: Config,
+    limiters: Mapping[str, Limiter],
+    caches: Caches | None,
+    salt_secret: bytes = b"",
+) -> Policy:
+    """`salt_secret`: by which cache salts are hashed."""
     guards = _guards(config)
     return Policy(
         config,
@@ -125,6 +135,8 @@ def enforced(config: Config, limiters: Mapping[str, Limiter], caches: Caches | N
         may_shorten="shorter" in config.admission.on_overload,
         caps_to_deadline=config.response.cap_to_deadline,
         uncounted=_uncounted(config),
+        others=frozenset(_others(config)),
+        injections=Injections(config.pools, salt_secret),
     )
 
 
@@ -133,6 +145,10 @@ def _guards(config: Config) -> bool:
     return by_guard and any(expiry.partial for expiry in config.expiries)
 
 
+def _others(config: Config) -> list[str]:
+    return [name for name, pool in config.pools.items() if pool.server == "other"]
+
+
 def _uncounted(config: Config) -> str:
-    others = [name for name, pool in config.pools.items() if pool.server == "other"]
+    others = _others(config)
     return f";{';'.join(others)};" if others else ""

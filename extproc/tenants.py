@@ -31,6 +31,8 @@ class Tenant(NamedTuple):
     """None: nothing is stored or read."""
     most_tokens: int | None = None
     """Of each choice of an answer; None: as the client says."""
+    priority: int = 0
+    """Added to that of its class, where vLLM goes by it."""
 
 
 class UnknownTenant(Exception):
@@ -77,5 +79,6 @@ def _tenant(
         class_index,
         policy.weight,
         caching,
-        policy.max_output_tokens,
+        most_tokens=policy.max_output_tokens,
+        priority=policy.priority,
     )

@@ -31,6 +31,10 @@ ACCESS_LOG_METHOD = "StreamAccessLogs"
 # Envoy removes whatever a client sends under this name; its admit routes match it.
 ADMIT_HEADER = "x-forebay-admit"
 
+# What a model server answers where our credential, our name for the model or its path is wrong: no
+# client's mistake, and perhaps not the next tier's.
+REFUSALS = "401,402,403,404,405"
+
 Admit = Literal["stream", "json"]
 
 
@@ -158,8 +162,8 @@ def hold_longer(seconds: float) -> bytes:
 
 class AdmitFacts(NamedTuple):
     """What is the same for many requests that reach the models. `tiers`: cluster names in the order
-    of the attempts. `tenant` to `uncounted`, and `kind`: metadata under `forebay`, read by the
-    tiers' upstream filters, response headers and the access log."""
+    of the attempts. `tenant` to `asked`, and `kind`: metadata under `forebay`, read by the tiers'
+    upstream filters, response headers and the access log."""
 
     kind: Admit
     tiers: tuple[str, ...]
@@ -169,6 +173,7 @@ class AdmitFacts(NamedTuple):
     hide_usage: bool
     models: str
     uncounted: str
+    asked: str
 
 
 def admit(
@@ -200,6 +205,8 @@ def _admit_prepared(facts: AdmitFacts) -> bytes:
     common.clear_route_cache = True
     _set(common.header_mutation, ADMIT_HEADER, facts.kind)
     _set(common.header_mutation, "x-envoy-max-retries", str(len(facts.tiers) - 1))
+    if len(facts.tiers) > 1:
+        _set(common.header_mutation, "x-envoy-retriable-status-codes", REFUSALS)
     metadata = (
         ("kind", facts.kind),
         ("tenant", facts.tenant),
@@ -208,6 +215,7 @@ def _admit_prepared(facts: AdmitFacts) -> bytes:
         ("hide_usage", "1" if facts.hide_usage else "0"),
         ("models", facts.models),
         ("uncounted", facts.uncounted),
+        ("asked", facts.asked),
     )
     _set_metadata(reply, "forebay", metadata)
     groups = [{"name": tier} for tier in facts.tiers]

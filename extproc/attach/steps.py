@@ -264,18 +264,22 @@ def _pool(work: Work, name: str, path: Path, *, first: bool) -> None:
         assert settings
         work.complete((*path, options[0]), settings)
     work.complete((*path, *options), mine, ("http_filters",))
-    work.complete_list(
-        (*path, *options, "http_filters"),
-        mine.seq("http_filters"),
-        lambda mine, theirs: (
-            bool(kinds(mine) & kinds(theirs))
-            and any("x-forebay-tier" in n.text for n in theirs.scalars())
-            == any("x-forebay-tier" in n.text for n in mine.scalars())
-        ),
-        0,
-    )
+    here: Path = (*path, *options, "http_filters")
+    *front, codec = mine.seq("http_filters")
+    theirs = draft.get(*here).seq()
+    # What removes the client's credential goes before what adds the tier's own.
+    ends = [
+        n for n, f in enumerate(theirs) if is_a(kinds(f), "CredentialInjector", "UpstreamCodec")
+    ]
+    work.complete_list(here, front, _same_upstream, min(ends, default=len(theirs)))
+    work.complete_list(here, [codec], _same_upstream, len(draft.get(*here).seq()))
     if host := work.hosts.get(name):
-        _host(work, (*path, *options, "http_filters"), host)
+        _host(work, here, host)
+
+
+def _same_upstream(mine: Node, theirs: Node) -> bool:
+    said = [any("x-forebay-tier" in n.text for n in node.scalars()) for node in (mine, theirs)]
+    return bool(kinds(mine) & kinds(theirs)) and said[0] == said[1]
 
 
 def _limits(work: Work, path: Path, cluster: Node) -> None:

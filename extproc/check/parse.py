@@ -42,7 +42,7 @@ def read_policy(document: object) -> Policy:
         problems = (f"forebay: cannot be read ({type(error).__name__})",)
     header = text(raw.get("tenant_header")) or Config.model_fields["tenant_header"].default
     pools = tuple(name for name, _ in named(raw.get("pools")))
-    user_header = config.user_header if config and "user" in config.scopes else ""
+    user_header = config.user_header if config and config.reads_users else ""
     return Policy(spot, config, problems, pools, header, user_header)
 
 

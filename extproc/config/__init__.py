@@ -30,7 +30,7 @@ from extproc.config.policy import (
     RoutingConfig,
     TenantConfig,
 )
-from extproc.config.secrets import Credentials, credentials
+from extproc.config.secrets import Credentials, credentials, shared_secret
 from extproc.config.tree import walk
 
 __all__ = [
@@ -63,5 +63,6 @@ __all__ = [
     "parse_yaml",
     "read_text",
     "read_yaml",
+    "shared_secret",
     "walk",
 ]

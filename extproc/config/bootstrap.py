@@ -106,12 +106,12 @@ def hold_times_out_of_order(config: Config, bootstrap: Mapping[str, Any]) -> Ite
 
 def headers_withheld(config: Config, bootstrap: Mapping[str, Any]) -> Iterator[str]:
     """A tenant header that Envoy does not show us would make everybody the default tenant; without
-    the user's a cache of scope user is never used."""
+    the user's nothing is shared by user."""
     allowed = dig(_ext_proc_filter(bootstrap), "forward_rules", "allowed_headers", "patterns")
     if allowed is None:
         return
     headers = {"tenant_header": config.tenant_header}
-    if "user" in config.scopes:
+    if config.reads_users:
         headers["user_header"] = config.user_header
     for key, name in headers.items():
         if not _lets_through(items(allowed), name):

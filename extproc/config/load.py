@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from extproc.config import bootstrap as around
+from extproc.config.aliases import alias_mistakes
 from extproc.config.policy import Config, ConfigError
 from extproc.config.tree import dig, mapping
 from extproc.config.words import mistakes
@@ -79,7 +80,7 @@ def from_document(document: object) -> Loaded:
         config = Config.model_validate(policy)
     except ValidationError as error:
         raise ConfigError("\n".join(mistakes(error, policy))) from error
-    problems = list(_unknown_pools(config))
+    problems = [*_unknown_pools(config), *alias_mistakes(config)]
     listen = None
     if bootstrap:
         problems += around.clusters_missing(config, bootstrap)

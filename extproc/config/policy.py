@@ -69,7 +69,13 @@ class PoolConfig(Block):
     endpoints: tuple[Url, ...] = ()
     """The replicas. Left out in a bootstrap: read from the Envoy cluster."""
     overflow_only: bool = False
-    """Never chosen first by a rule; only as a later tier, or by its name."""
+    """Never chosen first by a rule; only as a later tier, by its name, or in an overload."""
+    priority: bool = False
+    """true: the servers run with --scheduling-policy priority, and are sent a number by class and
+    tenant; lower goes first."""
+    cache_salt: Literal["none", "tenant", "user"] = "none"
+    """Within whom these servers share their prefix cache. none: all. user: a request without a user
+    id shares with nobody."""
     price: PriceConfig | None = None
     """None: its tokens are counted, but have no cost."""
 
@@ -89,6 +95,12 @@ class PoolConfig(Block):
     def _only_vllm_can_be_asked(self) -> Self:
         if self.partial_by == "ask" and self.server == "other":
             raise ValueError("partial_by: ask works with vllm servers only; write guard")
+        return self
+
+    @model_validator(mode="after")
+    def _only_vllm_can_be_told(self) -> Self:
+        if self.server == "other" and (self.priority or self.cache_salt != "none"):
+            raise ValueError("priority and cache_salt are for vllm servers only; leave them out")
         return self
 
 
@@ -131,14 +143,15 @@ class AdmissionConfig(Block):
     queue_bytes: SizeBytes = 64 * 1024 * 1024
     """What all requests that wait for a pool may hold of this processor's memory."""
     slo: SloConfig = SloConfig()
-    on_overload: tuple[Literal["cached", "smaller", "shorter", "shed"], ...] = (
+    on_overload: tuple[Literal["cached", "smaller", "shorter", "overflow", "shed"], ...] = (
         "cached",
         "smaller",
         "shed",
     )
     """What to do for a request that a pool sheds, in this order. cached: an expired answer (see
     cache.exact.stale). smaller: the small pool, where the choice was ours. shorter: answers that
-    had to wait get `shorter_tokens` at most. shed: 429; the last."""
+    had to wait get `shorter_tokens` at most. overflow: the overflow_only pools of its fallback
+    list, where the choice was ours. shed: 429; the last."""
     shorter_tokens: int = Field(default=256, gt=0)
     batch: BatchConfig = BatchConfig()
 
@@ -193,6 +206,8 @@ class RoutingConfig(Block):
     or else the last."""
     fallback: dict[Name, tuple[Name, ...]] = Field(default={})
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
+    aliases: dict[Name, Name] = Field(default={})
+    """What else clients may call a pool, or `auto_model`: `{gpt-4o: large, default: auto}`."""
 
 
 class Expiry(NamedTuple):
@@ -245,6 +260,8 @@ class TenantConfig(ExpiryConfig):
     """The pools that this tenant may use. None: all."""
     max_output_tokens: int | None = Field(default=None, gt=0)
     """Most tokens of each choice of an answer. None: as the client says."""
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    """Where pools have `priority`: added to that of the class, which counts for more."""
     cache: TenantCacheConfig = TenantCacheConfig()
 
 
@@ -291,6 +308,12 @@ class Config(Block):
         if alike and any(block.exact and block.semantic for block in blocks):
             found.add(alike.scope)
         return found
+
+    @property
+    def reads_users(self) -> bool:
+        """Something depends on who the user is."""
+        by_user = any(pool.cache_salt == "user" for pool in self.pools.values())
+        return by_user or "user" in self.scopes
 
     @property
     def drain_s(self) -> float:

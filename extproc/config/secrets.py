@@ -25,12 +25,7 @@ def credentials(cache: CacheConfig) -> Credentials:
     """What the caches need. ConfigError: a file cannot be read, or with Redis the secret that its
     processors share is missing or too short."""
     redis = cache.store.redis
-    secret = _read(cache.secret_file, "forebay.cache.secret_file", CACHE_SECRET)
-    if secret is not None and len(secret) < _LEAST_BYTES:
-        where = "forebay.cache.secret_file" if cache.secret_file else CACHE_SECRET
-        raise ConfigError(
-            f"{where}: {len(secret)} bytes; write at least {_LEAST_BYTES}: openssl rand -base64 32"
-        )
+    secret = shared_secret(cache)
     if redis is None:
         return Credentials(secret or os.urandom(32), None)
     if secret is None:
@@ -47,6 +42,18 @@ def credentials(cache: CacheConfig) -> Credentials:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{here}.password_file: not UTF-8") from error
     return Credentials(secret, text)
+
+
+def shared_secret(cache: CacheConfig) -> bytes | None:
+    """What all processors of a gateway have alike; None: nobody gave them one. ConfigError: it
+    cannot be read, or is too short."""
+    secret = _read(cache.secret_file, "forebay.cache.secret_file", CACHE_SECRET)
+    if secret is not None and len(secret) < _LEAST_BYTES:
+        where = "forebay.cache.secret_file" if cache.secret_file else CACHE_SECRET
+        raise ConfigError(
+            f"{where}: {len(secret)} bytes; write at least {_LEAST_BYTES}: openssl rand -base64 32"
+        )
+    return secret
 
 
 def _read(path: Path | None, where: str, variable: str) -> bytes | None:

@@ -4,6 +4,7 @@
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
+from extproc.openai.members import NOTHING, OwnMembers, moved, own_members
 from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
 from extproc.openai.replies import (
     ApiError,
@@ -16,7 +17,7 @@ from extproc.openai.replies import (
     models_body,
     partial_ending,
 )
-from extproc.openai.request import Request, abort_ids, parse, with_changes
+from extproc.openai.request import Request, Span, abort_ids, parse, with_changes
 from extproc.openai.sse import EVENT_END, stream_of, whole_events
 
 __all__ = [
@@ -24,10 +25,13 @@ __all__ = [
     "COMPLETIONS",
     "EVENT_END",
     "MODELS",
+    "NOTHING",
     "Answer",
     "AnswerReader",
     "ApiError",
+    "OwnMembers",
     "Request",
+    "Span",
     "UnreadAnswer",
     "Usage",
     "abort_ids",
@@ -37,6 +41,8 @@ __all__ = [
     "is_json",
     "last_usage",
     "models_body",
+    "moved",
+    "own_members",
     "parse",
     "partial_ending",
     "stream_of",

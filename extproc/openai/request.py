@@ -144,10 +144,7 @@ def with_changes(
     `request` is what parse made of this very body. Each change is one splice: every other byte
     stays. Where there is none to make, the body comes back as it is.
     """
-    splices = [request.usage_splice] if request.usage_splice else []
-    if most_tokens is not None:
-        start, end, name = request.limit_place
-        splices.append((start, end, b"%b%d" % (name, most_tokens)))
+    splices = splices_of(request, most_tokens)
     if not splices:
         return body, request.model_span
     model_start, model_end = request.model_span
@@ -157,6 +154,15 @@ def with_changes(
             shift = len(new) - (end - start)
             model_start, model_end = model_start + shift, model_end + shift
     return body, (model_start, model_end)
+
+
+def splices_of(request: Request, most_tokens: int | None) -> list[tuple[int, int, bytes]]:
+    """What with_changes puts where: start, end, and the new bytes. None overlap."""
+    splices = [request.usage_splice] if request.usage_splice else []
+    if most_tokens is not None:
+        start, end, name = request.limit_place
+        splices.append((start, end, b"%b%d" % (name, most_tokens)))
+    return splices
 
 
 # Rules

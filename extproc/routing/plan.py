@@ -17,13 +17,16 @@ class Plan(NamedTuple):
     """`pools`: what Envoy tries, first to last, never empty. `reason`: for a person to read.
     `wanted`: whose answer it would be if every pool were up. `smaller`: what to try where that pool
     sheds; empty where the choice was the client's, or the small pool already. `instead_of`: the
-    large pool, where a rule took another one that is up; else empty."""
+    large pool, where a rule took another one that is up; else empty. `overflow`: those of `pools`
+    that are overflow_only and may take what the first one sheds; empty where the choice was the
+    client's."""
 
     pools: tuple[str, ...]
     reason: str
     wanted: str
     smaller: tuple[str, ...] = ()
     instead_of: str = ""
+    overflow: tuple[str, ...] = ()
 
 
 class Unroutable(Exception):
@@ -40,6 +43,7 @@ class _Usual(NamedTuple):
     pools: tuple[str, ...]
     smaller: tuple[str, ...]
     instead_of: str
+    overflow: tuple[str, ...]
     context: float
     """Tokens that fit every pool that could be in it."""
 
@@ -50,6 +54,14 @@ class Router:
     def __init__(self, pools: dict[str, PoolConfig], routing: RoutingConfig) -> None:
         self._pools = pools
         self._routing = routing
+        self._auto = {routing.auto_model}
+        self._named = {pool.model: name for name, pool in reversed(pools.items())}
+        """By what clients call them; of two pools with one model, the first."""
+        for alias, target in routing.aliases.items():
+            if target == routing.auto_model:
+                self._auto.add(alias)
+            else:
+                self._named[alias] = target
         self._known: dict[tuple[tuple[str, ...], str, bool], _Usual] = {}
 
     def plan(
@@ -68,7 +80,7 @@ class Router:
         say. A pool that is down leaves the list; if all are down the list stays whole, since the
         poll that says so may be wrong. Raises Unroutable.
         """
-        free = model == self._routing.auto_model
+        free = model in self._auto
         if free:
             first, reason = self._by_rules(
                 last_user_text, tokens_needed, latency_budget_ms, allowed
@@ -78,11 +90,13 @@ class Router:
         usual = self._known.get((allowed, first, free))
         if usual is None:
             made = self._worked_out(first, "", free, 0, allowed, ())
-            usual = _Usual(made.pools, made.smaller, made.instead_of, self._context(first))
+            usual = _Usual(
+                made.pools, made.smaller, made.instead_of, made.overflow, self._context(first)
+            )
             self._known[allowed, first, free] = usual
         if down or tokens_needed > usual.context:
             return self._worked_out(first, reason, free, tokens_needed, allowed, down)
-        return Plan(usual.pools, reason, first, usual.smaller, usual.instead_of)
+        return Plan(usual.pools, reason, first, usual.smaller, usual.instead_of, usual.overflow)
 
     def _by_rules(
         self,
@@ -102,11 +116,11 @@ class Router:
         return other, f"{reason}; tenant may not use {wanted}"
 
     def _named_pool(self, model: str, allowed: tuple[str, ...]) -> str:
-        for name, pool in self._pools.items():
-            if pool.model == model:
-                if name in allowed:
-                    return name
-                raise Unroutable("model_not_allowed", "Your account may not use this model.")
+        name = self._named.get(model)
+        if name is not None:
+            if name in allowed:
+                return name
+            raise Unroutable("model_not_allowed", "Your account may not use this model.")
         message = "There is no model of this name. GET /v1/models lists what there is."
         raise Unroutable("model_not_found", message)
 
@@ -149,7 +163,15 @@ class Router:
             smaller = alive_from_small if alive_from_small[:1] == [small] else []
         large = self._routing.large
         ruled = free and alive[0] == first != large and large in allowed
-        return Plan(tuple(alive), reason, first, tuple(smaller), large if ruled else "")
+        overflow = [p for p in alive[1:] if free and self._pools[p].overflow_only]
+        return Plan(
+            tuple(alive),
+            reason,
+            first,
+            tuple(smaller),
+            large if ruled else "",
+            tuple(p for p in dict.fromkeys(overflow) if p != alive[0]),
+        )
 
 
 def _fits(pool: PoolConfig, tokens_needed: int) -> bool:

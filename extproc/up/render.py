@@ -106,7 +106,11 @@ def render(
     )
     made.demo_key = _find_files(options, document, say)
 
-    pools: dict[str, Any] = policy["pools"]
+    # A pool behind TLS, a hosted API, is what it is: neither simulated nor replaced.
+    hosted = [name for name in policy["pools"] if "transport_socket" in clusters[name]]
+    pools: dict[str, Any] = {n: pool for n, pool in policy["pools"].items() if n not in hosted}
+    for name in hosted:
+        say(f"the pool {name} is the one of the config, behind TLS")
     _check_backends(options, pools)
     for name, pool in pools.items():
         if name in options.backends:

@@ -114,7 +114,8 @@ class Stack:
 
     def _start_pools(self) -> None:
         pools = self.config.document["node"]["metadata"]["forebay"]["pools"]
-        simulated = [name for name in pools if name not in self._options.backends]
+        served = self.config.backend_urls.items()
+        simulated = [name for name, _ in served if name not in self._options.backends]
         for name in simulated:
             pool, url = pools[name], self.config.backend_urls[name]
             self._spawn(

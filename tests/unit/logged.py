@@ -20,6 +20,7 @@ _COMMANDS = {
     "guarded": ":guarded",
     "alive_us": ":alive_us",
     "bill": ":bill",
+    "refused": ":refused",
     "ttft_us": "DS_RX_BEG:US_RX_BODY_BEG",
     "server_ttft_us": "US_TX_BEG:US_RX_BODY_BEG",
     "generation_us": "US_RX_BODY_BEG:US_RX_END",

@@ -47,6 +47,8 @@ def found(**policy: Any) -> list[tuple[str, str, str]]:
         ({"cache": {"store": {"redis": {"url": "redis://h:1"}}}}, "cache.store"),
         ({"tenants": {"a": {"cache": {"scope": "user"}}}}, "tenants.a.cache"),
         ({"cache": {"exact": {"ttl": "1m"}, "semantic": {"ttl": "2m"}}}, "cache.semantic.ttl"),
+        ({"admission": {"on_overload": ["overflow", "shed"]}}, "admission.on_overload"),
+        ({"tenants": {"a": {"priority": 1}}}, "tenants.a.priority"),
     ],
 )
 def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
@@ -71,6 +73,7 @@ def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
         {"cache": {"exact": {"ttl": "1m"}, "semantic": {}}},
         {"cache": ON, "tenants": {"a": {"cache": {"scope": "user"}}}},
         {"tenants": {"a": {"cache": {"exact": False}}}},
+        {"pool": {"priority": True}, "tenants": {"a": {"priority": 1}}},
     ],
 )
 def test_what_has_an_effect_is_not(policy: dict[str, Any]) -> None:

@@ -935,7 +935,7 @@ CASES = [
         ),
         "static_resources.listeners[0]...access_log[0].typed_config.common_config.custom_tags "
         "(envoy.access_loggers.http_grpc)",
-        words=("line 18 is %RESPONSE_DURATION% where",),
+        words=("line 19 is %RESPONSE_DURATION% where",),
     ),
     Case(
         "json-to-metadata",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import PoolConfig, RoutingConfig
-from extproc.routing import Plan, Router, Unroutable
+from extproc.routing import Plan, Router, Unroutable, from_overflow, without
 from extproc.routing.rules import judge
 
 POOLS = {
@@ -95,9 +95,11 @@ def test_of_a_very_long_text_the_ends_are_judged() -> None:
 
 def test_auto_follows_the_rules_and_lists_the_fallback() -> None:
     expected = Plan(("small", "small", "large", "hosted"), "default", "small", (), "large")
+    expected = expected._replace(overflow=("hosted",))
     assert planned("Hello") == expected
     small = ("small", "small", "large", "hosted")
-    assert planned("Compare A and B") == Plan(("large", "hosted"), "word-compare", "large", small)
+    compared = Plan(("large", "hosted"), "word-compare", "large", small, "", ("hosted",))
+    assert planned("Compare A and B") == compared
 
 
 def test_there_is_a_smaller_pool_only_where_the_choice_was_ours_and_it_could_take_it() -> None:
@@ -109,7 +111,8 @@ def test_there_is_a_smaller_pool_only_where_the_choice_was_ours_and_it_could_tak
 
 
 def test_a_prompt_too_long_for_the_small_pool_goes_large() -> None:
-    assert planned("Hi?", tokens_needed=1001) == Plan(("large", "hosted"), "context", "large")
+    long = Plan(("large", "hosted"), "context", "large", overflow=("hosted",))
+    assert planned("Hi?", tokens_needed=1001) == long
     assert planned("Hi?", tokens_needed=1001, latency_budget_ms=1).pools[0] == "large"
 
 
@@ -139,7 +142,45 @@ def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
     down = planned("Hello", down=("small",))
-    assert down == Plan(("large", "hosted"), "default; small is down", "small")
+    reason = "default; small is down"
+    assert down == Plan(("large", "hosted"), reason, "small", overflow=("hosted",))
+
+
+def test_overflow_is_to_the_pools_for_it_where_the_choice_was_ours() -> None:
+    assert planned("Hello").overflow == ("hosted",)
+    assert planned("Hello", model="small-7b").overflow == ()
+    assert planned("Hello", allowed=("small", "large")).overflow == ()
+    assert planned("Hello", down=("hosted",)).overflow == ()
+    assert planned("Hello", down=("small", "large")).overflow == ()  # it is the first already
+    assert from_overflow(planned("Hello"), "hosted") == ("hosted",)
+
+
+def test_an_alias_is_a_pool_or_the_rules() -> None:
+    routing = ROUTING.model_copy(update={"aliases": {"gpt-4o": "large", "default": "auto"}})
+    assert planned(model="gpt-4o", routing=routing) == planned(model="large-70b")
+    assert planned("Compare", model="default", routing=routing) == planned("Compare")
+    with pytest.raises(Unroutable) as refused:
+        Router(POOLS, routing).plan(
+            model="gpt-4o",
+            last_user_text="",
+            tokens_needed=1,
+            latency_budget_ms=None,
+            allowed=("small",),
+        )
+    assert refused.value.why == "model_not_allowed"
+
+
+def test_a_plan_can_do_without_some_pools() -> None:
+    plan = planned("Hello")
+    kept = without(plan, {"hosted"}, "it cannot")
+    assert kept == plan._replace(pools=("small", "small", "large"), overflow=())
+    named = planned(model="gpt-x", routing=ROUTING.model_copy(update={"fallback": {}}))
+    assert without(named, {"hosted"}, "it cannot") is None
+    first_gone = without(plan, {"small"}, "it cannot")
+    assert first_gone
+    assert first_gone.pools == ("large", "hosted")
+    assert (first_gone.wanted, first_gone.reason) == ("large", "default; it cannot")
+    assert without(plan, {"else"}, "it cannot") is plan
 
 
 def test_when_all_are_down_the_list_stays() -> None:

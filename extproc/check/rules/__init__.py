@@ -9,6 +9,7 @@ from extproc.check.rules import (
     bodies,
     door,
     headers,
+    hosted,
     policy,
     pools,
     processor,
@@ -28,6 +29,7 @@ RULES: tuple[Rule, ...] = (
     *routes.RULES,
     *retries.RULES,
     *pools.RULES,
+    *hosted.RULES,
     *bodies.RULES,
     *answers.RULES,
 )

@@ -49,6 +49,16 @@ def _overload(config: Config) -> _Said:
             "A pool of one slot has none to spare: batch would not run at all.",
             "Leave it out.",
         )
+    overflow = [name for name, pool in config.pools.items() if pool.overflow_only]
+    lists = config.routing.fallback.values()
+    if "overflow" in admission.on_overload and not any(
+        name in later for name in overflow for later in lists
+    ):
+        yield (
+            "admission.on_overload",
+            "`overflow` takes nothing: no fallback list has an overflow_only pool.",
+            "Name one in routing.fallback, or leave overflow out.",
+        )
     exact = config.cache.exact
     if exact and "stale" in exact.model_fields_set and "cached" not in admission.on_overload:
         yield (
@@ -146,6 +156,13 @@ def _unused(config: Config) -> _Said:
             "Set partial_by: guard for a pool, or leave stall out. (Envoy's idle_timeout of the "
             "route admit_stream cuts the others.)",
         )
+    for name, tenant in config.tenants.items():
+        if tenant.priority and not any(pool.priority for pool in pools):
+            yield (
+                f"tenants.{name}.priority",
+                "No server is told of it: no pool has priority: true.",
+                "Add priority: true to the pools (vLLM: --scheduling-policy priority).",
+            )
     if "batch_price" in config.costs.model_fields_set and not any(pool.price for pool in pools):
         yield (
             "costs.batch_price",

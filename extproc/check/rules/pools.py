@@ -102,6 +102,15 @@ def tier_lua(bootstrap: Bootstrap) -> Iterator[Finding]:
         tier = next((position for position, _ in _tier_values(cluster)), -1)
         rewrites = [n for n, one in enumerate(cluster.filters) if _rewrites(one)]
         if rewrites and rewrites[0] > tier:
+            if not _rewrites(cluster.filters[rewrites[0]], "here.adds"):
+                yield error(
+                    "tier-lua-old",
+                    cluster.filters[rewrites[0]].spot,
+                    "This Lua filter is of an earlier version: a client's own priority, cache_salt "
+                    "and request_id reach the servers, and what the policy has to say there does "
+                    "not.",
+                    "Take the Lua filter of the cluster small from this version's envoy.yaml.",
+                )
             continue
         what = "stands before the tier header is set" if rewrites else "is missing"
         yield error(
@@ -114,12 +123,12 @@ def tier_lua(bootstrap: Bootstrap) -> Iterator[Finding]:
         )
 
 
-def _rewrites(one: Filter) -> bool:
+def _rewrites(one: Filter, word: str = _TIER_HEADER) -> bool:
     """A Lua filter that reads the tier header; one whose source is in a file is trusted to."""
     if not one.is_a(".lua.v3.Lua"):
         return False
     found = list(texts(one.raw))
-    return one.elsewhere or "filename" in found or any(_TIER_HEADER in value for value in found)
+    return one.elsewhere or "filename" in found or any(word in value for value in found)
 
 
 def _tier_values(cluster: Cluster) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,9 @@ from extproc.check.findings import Finding, error, warning
 from extproc.check.reading import matches, regex_matches
 from extproc.wire import ADMIT_HEADER
 
-_SETS = (ADMIT_HEADER, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries")
+_SETS = (ADMIT_HEADER, "x-envoy-upstream-rq-timeout-ms", "x-envoy-max-retries") + (
+    "x-envoy-retriable-status-codes",
+)
 _READS = (":method", ":path", ":status", "content-encoding", "cache-control") + (
     "x-request-id",
     "x-latency-budget-ms",
