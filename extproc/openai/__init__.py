@@ -1,10 +1,11 @@
 """The OpenAI API's JSON and SSE. The only package that knows these shapes.
 
-`request` reads and splices requests, `answer` reads and replays answers, `replies` are our own.
+`request` reads and splices requests (`prompts`: what a model is to read; `spans`: where to splice),
+`answer` reads and replays answers, `replies` are our own.
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
-from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
+from extproc.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, MODELS
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -16,12 +17,13 @@ from extproc.openai.replies import (
     models_body,
     partial_ending,
 )
-from extproc.openai.request import Request, abort_ids, parse, with_changes
+from extproc.openai.request import Request, abort_ids, no_such_path, parse, with_changes
 from extproc.openai.sse import EVENT_END, stream_of, whole_events
 
 __all__ = [
     "CHAT",
     "COMPLETIONS",
+    "EMBEDDINGS",
     "EVENT_END",
     "MODELS",
     "Answer",
@@ -37,6 +39,7 @@ __all__ = [
     "is_json",
     "last_usage",
     "models_body",
+    "no_such_path",
     "parse",
     "partial_ending",
     "stream_of",
