@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from extproc.admission import Limiter
 from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry
-from extproc.openai import Request
+from extproc.openai import EMBEDDINGS, Request
 from extproc.routing import Plan, Router
 from extproc.tenants import Tenant, Tenants
 
@@ -61,6 +61,8 @@ class Policy:
         down: Collection[str],
     ) -> Plan:
         """Raises Unroutable."""
+        if request.path == EMBEDDINGS:
+            return self.router.plan_embeddings(request.model, tenant.pools, down)
         return self.router.plan(
             model=request.model,
             last_user_text=request.last_user_text,
@@ -120,7 +122,8 @@ def enforced(config: Config, limiters: Mapping[str, Limiter], caches: Caches | N
 
 
 def _guards(config: Config) -> bool:
-    by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
+    texts = [pool for pool in config.pools.values() if pool.serves == "generate"]
+    by_guard = any(pool.partial_by == "guard" for pool in texts)
     return by_guard and any(expiry.partial for expiry in config.expiries)
 
 

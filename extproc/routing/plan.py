@@ -10,7 +10,18 @@ from typing import Literal, NamedTuple
 from extproc.config import PoolConfig, RoutingConfig
 from extproc.routing.rules import judge
 
-Why = Literal["model_not_found", "model_not_allowed"]
+Why = Literal["model_not_found", "model_not_allowed", "model_not_served_here"]
+_STATUS: dict[Why, int] = {
+    "model_not_found": 404,
+    "model_not_allowed": 403,
+    "model_not_served_here": 400,
+}
+
+
+_ELSEWHERE = {
+    "generate": "This model makes embeddings only; it answers at /v1/embeddings.",
+    "embeddings": "This model makes no embeddings; it answers at /v1/chat/completions.",
+}
 
 
 class Plan(NamedTuple):
@@ -32,6 +43,8 @@ class Unroutable(Exception):
     def __init__(self, why: Why, message: str) -> None:
         super().__init__(message)
         self.why: Why = why
+        self.status = _STATUS[why]
+        """The HTTP status that goes with it."""
 
 
 class _Usual(NamedTuple):
@@ -74,7 +87,7 @@ class Router:
                 last_user_text, tokens_needed, latency_budget_ms, allowed
             )
         else:
-            first, reason = self._named_pool(model, allowed), "client-model"
+            first, reason = self._named_pool(model, allowed, "generate"), "client-model"
         usual = self._known.get((allowed, first, free))
         if usual is None:
             made = self._worked_out(first, "", free, 0, allowed, ())
@@ -83,6 +96,19 @@ class Router:
         if down or tokens_needed > usual.context:
             return self._worked_out(first, reason, free, tokens_needed, allowed, down)
         return Plan(usual.pools, reason, first, usual.smaller, usual.instead_of)
+
+    def plan_embeddings(
+        self, model: str, allowed: tuple[str, ...], down: Collection[str] = ()
+    ) -> Plan:
+        """For vectors: the pool of the model that was named, or for `auto` the first that the
+        tenant may use. No other model takes its place, since the vectors of two cannot be compared.
+        `allowed`: pools that serve embeddings. Raises Unroutable."""
+        if model == self._routing.auto_model:
+            usual = (pool for pool in allowed if not self._pools[pool].overflow_only)
+            first, reason = next(usual, allowed[0]), "embeddings"
+        else:
+            first, reason = self._named_pool(model, allowed, "embeddings"), "client-model"
+        return self._worked_out(first, reason, False, 0, allowed, down)
 
     def _by_rules(
         self,
@@ -98,15 +124,25 @@ class Router:
             wanted, reason = self._routing.large, "context"
         if wanted in allowed:
             return wanted, reason
+        if not allowed:
+            raise Unroutable(
+                "model_not_allowed", "Your account may not use a model that generates."
+            )
         other = next((p for p in allowed if not self._pools[p].overflow_only), allowed[0])
         return other, f"{reason}; tenant may not use {wanted}"
 
-    def _named_pool(self, model: str, allowed: tuple[str, ...]) -> str:
-        for name, pool in self._pools.items():
-            if pool.model == model:
-                if name in allowed:
-                    return name
-                raise Unroutable("model_not_allowed", "Your account may not use this model.")
+    def _named_pool(
+        self, model: str, allowed: tuple[str, ...], serves: Literal["generate", "embeddings"]
+    ) -> str:
+        named = [name for name, pool in self._pools.items() if pool.model == model]
+        mine = [name for name in named if self._pools[name].serves == serves]
+        for name in mine:
+            if name in allowed:
+                return name
+        if mine:
+            raise Unroutable("model_not_allowed", "Your account may not use this model.")
+        if named:
+            raise Unroutable("model_not_served_here", _ELSEWHERE[serves])
         message = "There is no model of this name. GET /v1/models lists what there is."
         raise Unroutable("model_not_found", message)
 
