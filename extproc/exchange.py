@@ -23,6 +23,7 @@ from extproc.front import (
     feature_of,
     latency_budget_ms,
     no_body,
+    tenant_at,
 )
 from extproc.gateway import Gateway
 from extproc.injections import Asker
@@ -169,12 +170,13 @@ class Exchange:
         self._request_id = headers.values.get("x-request-id", "")
         self._tenant = self._resolve_tenant(headers)
         answer_without_body(headers, path, self._tenant, self._config)
+        self._tenant = tenant_at(path, self._tenant, self._config)
         self._payer = headers.values.get(self._config.tenant_header, "")
         self._class_index = class_index_of(headers, self._tenant)
         self._shed_early()
         await self._stream.send(
             wire.CONTINUE_HEADERS_SHOW_ANSWER
-            if self._policy.sees_answers
+            if self._policy.sees_answers and path != openai.EMBEDDINGS
             else wire.CONTINUE_HEADERS
         )
         body = await self._receive_body()
@@ -368,8 +370,7 @@ class Exchange:
                 request, self._tenant, latency_budget_ms(headers), self._gateway.down
             )
         except Unroutable as refusal:
-            status = 404 if refusal.why == "model_not_found" else 403
-            raise refused(status, refusal.why, str(refusal), "model") from None
+            raise refused(refusal.status, refusal.why, str(refusal), "model") from None
         if not self._own.contract:
             return plan
         name = self._own.contract

@@ -76,6 +76,8 @@ class Finished:
             return
         known = self._policy().config
         pool = account.served_by if account.served_by in known.pools else "none"
+        if account.completion_tokens is None and account.prompt_tokens is not None:
+            account = _with_vectors(account, known.pools.get(pool))
         tenant = account.tenant if account.tenant in known.tenants else "default"
         metrics = self._metrics
         metrics.answers[pool, str(account.status), tenant] += 1
@@ -208,6 +210,13 @@ class Finished:
             took = (account.prompt_tokens or 0) + account.completion_tokens
             share = self._policy().tenants.share_of(charge.payer)
             limiter.correct(charge.payer, share, took - charge.tokens)
+
+
+def _with_vectors(account: Account, pool: PoolConfig | None) -> Account:
+    """Of vectors OpenAI's usage says no completion tokens: there are none."""
+    if pool is None or pool.serves != "embeddings":
+        return account
+    return account._replace(completion_tokens=0)
 
 
 def _endpoint(pool: PoolConfig, host: str) -> str | None:

@@ -10,6 +10,7 @@ from extproc.costs import OTHER
 from extproc.refusals import Answered, refused
 from extproc.tenants import Tenant
 
+_SERVED = frozenset((openai.CHAT, openai.COMPLETIONS, openai.EMBEDDINGS, openai.MODELS))
 _STARTED_AT = int(time.time())
 
 
@@ -17,15 +18,19 @@ def answer_without_body(
     headers: wire.RequestHeaders, path: str, tenant: Tenant, config: Config
 ) -> None:
     """Raises Answered, with the list of models or a refusal; returns where the body decides."""
+    if path not in _SERVED:
+        error = openai.no_such_path()
+        raise Answered(error.code, error.status, error.body())
     method = headers.values.get(":method", "")
     allowed = "GET" if path == openai.MODELS else "POST"
     if method != allowed:
         message = f"Use {allowed} for {path}."
         raise refused(405, "method_not_allowed", message, headers=(("allow", allowed),))
     if path == openai.MODELS:
+        pools = (*tenant.pools, *(tenant.embeddings.pools if tenant.embeddings else ()))
+        models = (config.pools[pool].model for pool in pools)
         auto, aliases = config.routing.auto_model, config.routing.aliases
-        models = (config.pools[pool].model for pool in tenant.pools)
-        mine = (alias for alias, of in aliases.items() if of == auto or of in tenant.pools)
+        mine = (alias for alias, of in aliases.items() if of == auto or of in pools)
         names = dict.fromkeys((auto, *models, *mine))
         raise Answered("models", 200, openai.models_body(list(names), _STARTED_AT))
     if headers.values.get("content-encoding", "identity") != "identity":
@@ -33,6 +38,19 @@ def answer_without_body(
         raise refused(415, "unsupported_encoding", message)
     if headers.end_of_stream:
         raise no_body()
+
+
+def tenant_at(path: str, tenant: Tenant, config: Config) -> Tenant:
+    """The tenant as it is at this endpoint. Raises Answered where no pool serves it for that."""
+    if path == openai.EMBEDDINGS:
+        found, kind, what = tenant.embeddings, "embeddings", "a model that makes embeddings"
+    else:
+        found, kind, what = tenant if tenant.pools else None, "generate", "a model that generates"
+    if found is not None:
+        return found
+    if any(pool.serves == kind for pool in config.pools.values()):
+        raise refused(403, "model_not_allowed", f"Your account may not use {what}.", "model")
+    raise refused(404, "model_not_found", f"There is no {what.removeprefix('a ')} here.", "model")
 
 
 def no_body() -> Answered:

@@ -10,7 +10,7 @@ from extproc.admission import Limiter
 from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry
 from extproc.injections import Injections
-from extproc.openai import Request
+from extproc.openai import EMBEDDINGS, Request
 from extproc.routing import Plan, Router
 from extproc.tenants import Tenant, Tenants
 
@@ -67,6 +67,8 @@ class Policy:
         down: Collection[str],
     ) -> Plan:
         """Raises Unroutable."""
+        if request.path == EMBEDDINGS:
+            return self.router.plan_embeddings(request.model, tenant.pools, down)
         return self.router.plan(
             model=request.model,
             last_user_text=request.last_user_text,
@@ -141,7 +143,8 @@ def enforced(
 
 
 def _guards(config: Config) -> bool:
-    by_guard = any(pool.partial_by == "guard" for pool in config.pools.values())
+    texts = [pool for pool in config.pools.values() if pool.serves == "generate"]
+    by_guard = any(pool.partial_by == "guard" for pool in texts)
     return by_guard and any(expiry.partial for expiry in config.expiries)
 
 

@@ -6,7 +6,7 @@ The tenant's name comes from one header, set by a trusted filter in front of us.
 from typing import NamedTuple
 
 from extproc.admission import CLASSES
-from extproc.config import CacheConfig, CacheScope, CacheWanted, Config, TenantConfig
+from extproc.config import CacheScope, CacheWanted, Config, TenantConfig
 
 
 class Caching(NamedTuple):
@@ -22,7 +22,7 @@ class Tenant(NamedTuple):
     label: str
     """For metrics and logs: a configured name or `default`, so the set of labels is bounded."""
     pools: tuple[str, ...]
-    """The pools that this tenant may use, in the order of preference."""
+    """The pools that this tenant may use, in the order of preference: those that generate."""
     class_index: int = 0
     """In admission.CLASSES."""
     share: float = 1.0
@@ -33,6 +33,9 @@ class Tenant(NamedTuple):
     """Of each choice of an answer; None: as the client says."""
     priority: int = 0
     """Added to that of its class, where vLLM goes by it."""
+    embeddings: "Tenant | None" = None
+    """The same tenant where it wants vectors: with the pools that serve them, and no cache. None:
+    it may use no such pool."""
 
 
 class UnknownTenant(Exception):
@@ -43,13 +46,11 @@ class Tenants:
     """All tenants of a config, worked out once."""
 
     def __init__(self, config: Config) -> None:
-        every_pool = tuple(config.pools)
         self._named = {
-            name: _tenant(name, policy, every_pool, config.cache)
-            for name, policy in config.tenants.items()
+            name: _tenant(name, policy, config) for name, policy in config.tenants.items()
         }
         default = config.tenants.get("default", TenantConfig())
-        self._default = _tenant("default", default, every_pool, config.cache)
+        self._default = _tenant("default", default, config)
         self._takes_unknown = config.unknown_tenant == "default"
 
     def resolve(self, header_value: str | None) -> Tenant:
@@ -65,20 +66,27 @@ class Tenants:
         return self._named.get(header_value, self._default).share
 
 
-def _tenant(
-    name: str, policy: TenantConfig, every_pool: tuple[str, ...], cache: CacheConfig
-) -> Tenant:
+def _tenant(name: str, policy: TenantConfig, config: Config) -> Tenant:
     class_index = CLASSES.index(policy.request_class)
+    cache = config.cache
     own, exact, caching = policy.cache, cache.exact, None
     if exact is not None and own.exact:
         alike = cache.semantic.scope if cache.semantic and own.semantic else None
         caching = Caching(own.scope or exact.scope, own.store or exact.store, alike)
-    return Tenant(
+    allowed = policy.pools or tuple(config.pools)
+    pools, embedders = (
+        tuple(pool for pool in allowed if config.pools[pool].serves == kind)
+        for kind in ("generate", "embeddings")
+    )
+    tenant = Tenant(
         name,
-        policy.pools or every_pool,
+        pools,
         class_index,
         policy.weight,
         caching,
         most_tokens=policy.max_output_tokens,
         priority=policy.priority,
     )
+    if not embedders:
+        return tenant
+    return tenant._replace(embeddings=tenant._replace(pools=embedders, caching=None))

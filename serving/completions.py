@@ -16,10 +16,11 @@ from serving.answers import DONE, ENGINE_DEAD, ERROR_EVENT, KEEP_ALIVE, Answer
 from serving.driver import EngineDriver
 from serving.engine import HELD, Event, Sequence
 from serving.faults import Faults, Strike
-from serving.protocol import ApiError, Ask, error_body, parse
+from serving.protocol import ApiError, Ask, error_body, parse, parse_embeddings
 from serving.received import Received, ReceivedLog
 from serving.responses import check_key, json_response, not_found, plain_headers
 from serving.settings import SimSettings
+from serving.vectors import Vectors
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: close sends RST
 
@@ -54,6 +55,8 @@ class Completions:
                 return await self._generate(request, received, strike, chat=True)
             if request.path == "/v1/completions":
                 return await self._generate(request, received, strike, chat=False)
+            if request.path == "/v1/embeddings":
+                return await self._embed(request, received, strike)
             received.end("rejected")
             return not_found()
         except ApiError:
@@ -71,14 +74,38 @@ class Completions:
         ask = parse(received.body, chat=chat, settings=self._settings)
         answer_id = f"{'chatcmpl' if chat else 'cmpl'}-{received.id or uuid.uuid4().hex}"
         model = self._settings.models[0]
+        answer = Answer(ask, answer_id=answer_id, model=model, created=int(time.time()))
+        return await self._answer(request, received, strike, ask, answer_id, answer)
+
+    async def _embed(
+        self, request: web.Request, received: Received, strike: Strike
+    ) -> web.StreamResponse:
+        asked = parse_embeddings(received.body, self._settings)
+        answer_id = f"embd-{received.id or uuid.uuid4().hex}"
+        model = self._settings.models[0]
+        answer = Vectors(asked, answer_id=answer_id, model=model, created=int(time.time()))
+        return await self._answer(request, received, strike, asked.ask, answer_id, answer)
+
+    async def _answer(
+        self,
+        request: web.Request,
+        received: Received,
+        strike: Strike,
+        ask: Ask,
+        answer_id: str,
+        answer: Answer,
+    ) -> web.StreamResponse:
         job = _Job(ask, answer_id, hold_after=strike.after.tokens if strike.after else None)
+        if isinstance(answer, Vectors):
+            for sequence in job.sequences:
+                sequence.is_vector = True
         received.sequences = job.sequences
         call = _Call(
             request=request,
             received=received,
             strike=strike,
             job=job,
-            answer=Answer(ask, answer_id=answer_id, model=model, created=int(time.time())),
+            answer=answer,
             keep_alive_interval_s=self._settings.keep_alive_interval_s,
         )
         self._driver.submit(job.sequences)

@@ -115,10 +115,11 @@ class Stats:
             self.inter_token_s.observe(gap_s, times)
 
     def _count_first_token(self, sequence: Sequence, now: float) -> None:
-        self.generation_tokens += 1
         self.prompt_tokens += sequence.prompt_tokens
         self.cached_tokens += sequence.cached_tokens
-        self.ttft_s.observe(now - sequence.arrived_at)
+        if not sequence.is_vector:
+            self.generation_tokens += 1
+            self.ttft_s.observe(now - sequence.arrived_at)
 
     def count_end(self, sequence: Sequence) -> None:
         """Count a sequence that has just ended, in whatever way."""

@@ -63,15 +63,7 @@ def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
     Members that are not named below are accepted and have no effect, as is `ignore_eos`:
     an answer with max_tokens always gets that long. Raises ApiError with 400 or 404.
     """
-    try:
-        asked = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}") from None
-    if not isinstance(asked, dict):
-        raise ApiError(400, "The body must be a JSON object.")
-    model = _member(asked, "model", str)
-    if model is not None and model not in settings.models:
-        raise ApiError(404, f"The model `{model}` does not exist.", "model")
+    asked = _asked(body, settings)
     for name in ("temperature", "top_p"):
         _member(asked, name, (int, float))
     n = _count(asked, "n") or 1
@@ -84,7 +76,7 @@ def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
         raise ApiError(400, message, "stream_options")
     include_usage = _member(options or {}, "include_usage", bool) or False
     continuous = _member(options or {}, "continuous_usage_stats", bool) or False
-    contents = [_chat_content(asked)] if chat else _prompt_contents(asked)
+    contents = [_chat_content(asked)] if chat else _contents(asked, "prompt")
     max_tokens = _count(asked, "max_completion_tokens") if chat else None
     max_tokens = max_tokens or _count(asked, "max_tokens")
     min_tokens = _member(asked, "min_tokens", int) or 0
@@ -99,6 +91,43 @@ def parse(body: bytes, *, chat: bool, settings: SimSettings) -> Ask:
         include_usage=include_usage,
         continuous_usage=include_usage and continuous,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsAsk:
+    """What a valid request for vectors asks for: each content gets one."""
+
+    contents: "tuple[_Content, ...]"
+    ask: Ask
+    """The same as sequences of the engine."""
+    base64: bool
+
+
+def parse_embeddings(body: bytes, settings: SimSettings) -> EmbeddingsAsk:
+    """Check a body of /v1/embeddings. Raises ApiError with 400 or 404."""
+    asked = _asked(body, settings)
+    encoding = _member(asked, "encoding_format", str) or "float"
+    if encoding not in ("float", "base64"):
+        raise ApiError(400, "encoding_format: want float or base64.", "encoding_format")
+    contents = _contents(asked, "input")
+    # The end of a prompt's last step is the end of its sequence.
+    prompts = tuple(_prompt(content, None, 1, 0, settings) for content in contents)
+    ask = Ask(False, prompts, n=1, stream=False, include_usage=False, continuous_usage=False)
+    return EmbeddingsAsk(tuple(contents), ask, encoding == "base64")
+
+
+def _asked(body: bytes, settings: SimSettings) -> dict[str, Any]:
+    """The JSON of any request, for a model that is served."""
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}") from None
+    if not isinstance(asked, dict):
+        raise ApiError(400, "The body must be a JSON object.")
+    model = _member(asked, "model", str)
+    if model is not None and model not in settings.models:
+        raise ApiError(404, f"The model `{model}` does not exist.", "model")
+    return asked
 
 
 _Content = str | list[int]
@@ -162,9 +191,9 @@ def _chat_content(asked: dict[str, Any]) -> str:
     return "".join(pieces)
 
 
-def _prompt_contents(asked: dict[str, Any]) -> list[_Content]:
-    """Each prompt: a text, a list of token ids, or a list of either."""
-    prompt = asked.get("prompt")
+def _contents(asked: dict[str, Any], name: str) -> list[_Content]:
+    """Each prompt or input: a text, a list of token ids, or a list of either."""
+    prompt = asked.get(name)
     is_one = isinstance(prompt, str) or (
         isinstance(prompt, list) and all(type(item) is int for item in prompt)
     )
@@ -176,9 +205,9 @@ def _prompt_contents(asked: dict[str, Any]) -> list[_Content]:
         elif isinstance(one, list) and all(type(item) is int for item in one):
             contents.append(one)
         else:
-            raise ApiError(400, "prompt: want text, token ids, or a list of either.", "prompt")
+            raise ApiError(400, f"{name}: want text, token ids, or a list of either.", name)
     if not contents or not all(contents):
-        raise ApiError(400, "prompt: want at least one prompt, none of them empty.", "prompt")
+        raise ApiError(400, f"{name}: want at least one {name}, none of them empty.", name)
     return contents
 
 

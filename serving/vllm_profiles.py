@@ -22,6 +22,19 @@ import typer
 from extproc import config
 from extproc.extras import install
 
+_BY_KIND: Mapping[str, tuple[str, ...]] = {
+    "generate": (
+        # The body's `priority` counts; under the default, fcfs, it does not.
+        *("--scheduling-policy", "priority"),
+        "--enable-prefix-caching",
+        # Cached tokens in `usage`: they cost less.
+        "--enable-prompt-tokens-details",
+        # Opens /inference/v1/abort_requests, by which an answer is ended well-formed in time.
+        "--enable-scale-out",
+    ),
+    "embeddings": ("--runner", "pooling"),
+}
+
 
 class ProfileError(Exception):
     """This pool cannot be started; the message is one sentence for a person."""
@@ -78,13 +91,7 @@ def profile(
         # As many at once as the gateway sends: what waits shall wait there, where it is counted,
         # bounded and shed.
         *("--max-num-seqs", str(settings.slots)),
-        # The body's `priority` counts; under the default, fcfs, it does not.
-        *("--scheduling-policy", "priority"),
-        "--enable-prefix-caching",
-        # Cached tokens in `usage`: they cost less.
-        "--enable-prompt-tokens-details",
-        # Opens /inference/v1/abort_requests, by which an answer is ended well-formed in time.
-        "--enable-scale-out",
+        *_BY_KIND[settings.serves],
         # After SIGTERM running answers finish; none lasts longer than this. By default they stall.
         *("--shutdown-timeout", str(_longest_answer_s(policy))),
         # Both are asked for several times a second.

@@ -9,6 +9,7 @@ from extproc.attach.errors import AttachError
 from extproc.attach.tree import Node
 
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions")
+EMBEDDINGS_PATH = "/v1/embeddings"
 ADMIT_HEADER = "x-forebay-admit"
 
 _CONDITIONS = ("headers", "query_parameters", "runtime_fraction", "tls_context", "grpc")
@@ -50,6 +51,11 @@ class Route:
             except re.error:
                 return True  # RE2 knows more than Python
         return path.startswith(match.word("prefix"))
+
+    @property
+    def only_embeds(self) -> bool:
+        """Of the paths that Forebay serves it takes this one alone."""
+        return self.takes(EMBEDDINGS_PATH) and not any(self.takes(path) for path in OPENAI_PATHS)
 
     @property
     def destinations(self) -> list[str]:

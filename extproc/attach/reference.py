@@ -1,6 +1,7 @@
 """The reference config as the source of every piece, with the user's names in it."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 
 from extproc.attach.bootstrap import kinds
 from extproc.attach.source import Source, scalar
@@ -56,14 +57,26 @@ class Reference(Source):
             if node.text == old:
                 self.changes[node] = scalar(new)
 
+    def leave_embeddings(self) -> None:
+        """To a route of the user's: ours do not match their path."""
+        for node in self.virtual_host.scalars():
+            if "|embeddings" in node.text:
+                self.changes[node] = json.dumps(node.text.replace("|embeddings", ""))
+
     def use_pools(
-        self, models: Mapping[str, str], slots: Mapping[str, int], contexts: Mapping[str, int]
+        self,
+        models: Mapping[str, str],
+        slots: Mapping[str, int],
+        contexts: Mapping[str, int],
+        embedders: Collection[str] = (),
     ) -> None:
-        """`models`: each pool's, in order of preference: the first is the small one."""
+        """`models`: each pool's, in order of preference: the first is the small one. `embedders`:
+        those that serve embeddings."""
         names = list(models)
         for name in names:
             said = [f"model: {scalar(models[name])}", f"slots: {slots.get(name, 32)}"]
             said += [f"context: {contexts[name]}"] if name in contexts else []
+            said += ["serves: embeddings"] if name in embedders else []
             self.pool_lines[name] = f"{scalar(name)}: {{{', '.join(said)}}}"
         self._change(
             self._get_in(self.policy, "pools"),
@@ -72,13 +85,14 @@ class Reference(Source):
             "# price: {input: 0.10, output: 0.40}, in US dollars per million tokens.",
             *self.pool_lines.values(),
         )
+        texts = [name for name in names if name not in embedders] or names
         for node in self.policy.scalars():
             if node.text in self._pools:
-                index = min(self._pools.index(node.text), len(names) - 1)
-                self._change(node, scalar(names[index]))
+                index = min(self._pools.index(node.text), len(texts) - 1)
+                self._change(node, scalar(texts[index]))
         lists = list[str]()
-        for name in names:
-            tiers = [name, *(other for other in names if other != name)]
+        for name in texts:
+            tiers = [name, *(other for other in texts if other != name)]
             lists.append(f"{scalar(name)}: [{', '.join(map(scalar, tiers))}]")
         self._change(self._get_in(self.policy, "routing", "fallback"), f"{{{', '.join(lists)}}}")
         for groups in self._all(self.root, "priority_groups"):

@@ -3,9 +3,10 @@ and nothing of Forebay acts on them."""
 
 from collections.abc import Sequence
 
-from extproc.attach.bootstrap import OPENAI_PATHS, Manager, Route, is_a, kinds
+from extproc.attach.bootstrap import EMBEDDINGS_PATH, OPENAI_PATHS, Manager, Route, is_a, kinds
 from extproc.attach.draft import Draft, Path
 from extproc.attach.errors import AttachError
+from extproc.attach.reference import Reference
 from extproc.attach.source import Source, item_of, scalar
 from extproc.attach.tree import Node
 from extproc.attach.work import Work
@@ -50,6 +51,28 @@ def routes(work: Work, manager: Manager) -> None:
         )
 
 
+def only_embeds(managers: Sequence[Manager], pool: str) -> bool:
+    """Whether the routes that lead to this cluster take embeddings and nothing else of ours."""
+    mine = [r for one in managers for r in one.routes() if pool in r.destinations and not r.admits]
+    return bool(mine) and all(route.only_embeds for route in mine)
+
+
+def other_embeddings(
+    managers: Sequence[Manager], pools: Sequence[str], reference: Reference
+) -> list[Route]:
+    """The user's routes for embeddings that stay as they are: they lead to no pool."""
+    names = {node.word("name") for node in reference.routes}
+    return [
+        route
+        for manager in managers
+        for route in manager.routes()
+        if route.only_embeds
+        and not route.admits
+        and route.node.word("name") not in names
+        and not any(name in pools for name in route.destinations)
+    ]
+
+
 def is_given(work: Work, route: Route) -> bool:
     """A route of the user's that leads to a pool."""
     return not route.admits and any(name in work.pools for name in route.destinations)
@@ -64,12 +87,13 @@ def _check(work: Work, host: Path, given: Sequence[Route]) -> None:
         raise AttachError(f"{draft.where(*host, 'rate_limits')}: {_CANNOT['rate_limits']}.")
     for route in given:
         place = draft.where(*route.path)
-        if not any(route.takes(path) for path in OPENAI_PATHS):
+        if not any(route.takes(path) for path in (*OPENAI_PATHS, EMBEDDINGS_PATH)):
             pool = next(name for name in route.destinations if name in work.pools)
             raise AttachError(
                 f"{place}: it leads {route} to the pool {pool}, past admission: Forebay serves "
-                f"{', '.join(OPENAI_PATHS)} and /v1/models. Give this route a cluster of its own "
-                "(another name, the same endpoints) or remove it, and run this again."
+                f"{', '.join(OPENAI_PATHS)}, {EMBEDDINGS_PATH} and /v1/models. Give this route a "
+                "cluster of its own (another name, the same endpoints) or remove it, and run this "
+                "again."
             )
         if other := [name for name in route.destinations if name not in work.pools]:
             raise AttachError(
@@ -203,9 +227,10 @@ def _tell_of(work: Work, route: Route) -> None:
     more = f" What it says of {', '.join(gone)}, they say themselves." if gone else ""
     if not route.node.get("match", "path"):
         more += " No other path leads there any longer."
+    paths = [EMBEDDINGS_PATH] if route.only_embeds else OPENAI_PATHS
     work.note(
         f"{work.draft.where(*route.path)}: {route} led to {', '.join(route.destinations)}. In its "
-        f"place are the admit routes, for {' and '.join(OPENAI_PATHS)}.{more}"
+        f"place are the admit routes, for {', '.join(paths)}.{more}"
     )
 
 

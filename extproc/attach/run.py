@@ -59,10 +59,17 @@ def attach(text: str, options: Options | None = None) -> Attached:
         if name not in pools:
             raise AttachError(f"{name!r} is not one of the pools: {', '.join(pools)}")
     models = {name: options.models.get(name, name) for name in pools}
-    reference.use_pools(models, options.slots, options.contexts)
+    embedders = [name for name in pools if routes.only_embeds(chosen, name)]
+    reference.use_pools(models, options.slots, options.contexts, embedders)
+    for route in routes.other_embeddings(chosen, pools, reference):
+        reference.leave_embeddings()
+        notes.append(
+            f"{draft.where(*route.path)}: {route} stays: embeddings go past Forebay. To have them "
+            "admitted and counted, run this with --pool for the cluster too."
+        )
     draft.quiet = {node.anchor for node in reference.tree.anchors}
 
-    work = Work(draft, reference, pools, models, chosen, notes.append)
+    work = Work(draft, reference, pools, models, chosen, notes.append, embedders)
     steps.policy(work)
     for manager in chosen:
         steps.settings(work, manager)

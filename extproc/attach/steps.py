@@ -42,7 +42,8 @@ def policy(work: Work) -> None:
 
 def _tell_of_policy(work: Work) -> None:
     place = "node.metadata.forebay"
-    first, second = work.pools[0], work.pools[min(1, len(work.pools) - 1)]
+    texts = [name for name in work.pools if name not in work.embedders] or work.pools
+    first, second = texts[0], texts[min(1, len(texts) - 1)]
     models = ", ".join(f"{name}: {model}" for name, model in work.models.items())
     work.note(
         f"{place}.pools: set `slots` (32 is a guess), and `model` to what the servers themselves "

@@ -19,6 +19,8 @@ class Work:
     managers: list[Manager]
     """Those that get the filters and the admit routes."""
     note: Callable[[str], None]
+    embedders: list[str] = field(default_factory=list[str])
+    """Those of the pools that serve embeddings."""
     hosts: dict[str, str] = field(default_factory=dict[str, str])
     """By pool: the host name that its servers expect, from the routes that gave way."""
     added_settings: list[str] = field(default_factory=list[str])

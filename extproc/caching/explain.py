@@ -127,6 +127,8 @@ class _Way:
             self._say("request", f"{error}")
             self._end("refused", f"refused: {error.status} {error.code}")
         self._say("request", f"{request.path}, model {request.model}")
+        if request.path == openai.EMBEDDINGS:
+            self._end("bypass", "bypass: vectors are not cached")
         return request
 
     def _route(self, request: openai.Request, tenant: Tenant) -> Plan:

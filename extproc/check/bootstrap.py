@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from envoy_data_plane.envoy.extensions.upstreams.http import v3 as upstream_v3
 
 MODEL_PATH = "/v1/chat/completions"
+EMBEDDINGS_PATH = "/v1/embeddings"
 
 NAMESPACES = ("forebay", "forebay_request", "pg")
 """Metadata that the processor sets: facts for filters and log, and the list of pools."""
@@ -137,9 +138,9 @@ class Door:
         hosts = {id(route.host): route.host for route in self.admit_routes}.values()
         return tuple(route for host in hosts if (route := self.first_route(host)) is not None)
 
-    def first_route(self, host: VirtualHost) -> Route | None:
+    def first_route(self, host: VirtualHost, path: str = MODEL_PATH) -> Route | None:
         mine = (route for route in self.routes if route.host is host)
-        return next((route for route in mine if _takes_everybody(route)), None)
+        return next((route for route in mine if _takes_everybody(route, path)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +247,8 @@ class Bootstrap:
         return found
 
 
-def _takes_everybody(route: Route) -> bool:
-    """Whether every request for a model that is not admitted yet takes it, if it comes so far."""
+def _takes_everybody(route: Route, path: str) -> bool:
+    """Whether every request to this path that is not admitted yet takes it, if it comes so far."""
     match = route.message.match
     if match is None or route.admits is not None:
         return False
@@ -261,17 +262,17 @@ def _takes_everybody(route: Route) -> bool:
         match.grpc,
         match.tls_context,
     )
-    return not any(conditions) and _path_matches(match)
+    return not any(conditions) and path_matches(match, path)
 
 
-def _path_matches(match: route_v3.RouteMatch) -> bool:
+def path_matches(match: route_v3.RouteMatch, path: str) -> bool:
     if match.safe_regex is not None:
-        return regex_matches(match.safe_regex.regex, MODEL_PATH)
+        return regex_matches(match.safe_regex.regex, path)
     if match.prefix is not None:
-        return MODEL_PATH.startswith(match.prefix)
+        return path.startswith(match.prefix)
     if match.path_separated_prefix is not None:
-        return f"{MODEL_PATH}/".startswith(f"{match.path_separated_prefix}/")
-    return match.path == MODEL_PATH
+        return f"{path}/".startswith(f"{match.path_separated_prefix}/")
+    return match.path == path
 
 
 def _named_clusters(action: Node, plugins: Node) -> Iterator[str]:

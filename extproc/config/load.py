@@ -80,7 +80,8 @@ def from_document(document: object) -> Loaded:
         config = Config.model_validate(policy)
     except ValidationError as error:
         raise ConfigError("\n".join(mistakes(error, policy))) from error
-    problems = [*_unknown_pools(config), *alias_mistakes(config)]
+    problems = list(_unknown_pools(config)) or list(_mixed_kinds(config))
+    problems += alias_mistakes(config)
     listen = None
     if bootstrap:
         problems += around.clusters_missing(config, bootstrap)
@@ -105,6 +106,30 @@ def _why_no_policy(top: Mapping[str, Any]) -> str:
         "(`forebay attach FILE` adds it and all that it needs), or under a top-level `forebay` key "
         "in a file of its own."
     )
+
+
+def _mixed_kinds(config: Config) -> Iterator[str]:
+    """Text is not answered with vectors, and vectors of two models cannot be compared."""
+    pools, routing = config.pools, config.routing
+    generate = config.pools_that("generate")
+    for size, name in (("small", routing.small), ("large", routing.large)):
+        if generate and name not in generate:
+            yield (
+                f"forebay.routing.{size}: {name!r} serves embeddings; name a pool that generates: "
+                f"{', '.join(generate)}"
+            )
+    for name, later in routing.fallback.items():
+        for other in later:
+            if pools[name].serves != pools[other].serves:
+                yield (
+                    f"forebay.routing.fallback.{name}: {other!r} serves {pools[other].serves}, and "
+                    f"{name!r} serves {pools[name].serves}: neither can take the other's requests"
+                )
+            elif pools[name].serves != "generate" and pools[name].model != pools[other].model:
+                yield (
+                    f"forebay.routing.fallback.{name}: {other!r} has another model: vectors of two "
+                    "models cannot be compared. Only pools with the same `model` may be named"
+                )
 
 
 def _unknown_pools(config: Config) -> Iterator[str]:

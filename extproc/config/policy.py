@@ -35,6 +35,7 @@ class PriceConfig(Block):
     cached_input: Usd
     """Of the input, what the prefix cache had. Left out: as input."""
     output: Usd
+    """Left out where a pool serves embeddings: nothing is put out."""
 
     @model_validator(mode="before")
     @classmethod
@@ -60,6 +61,8 @@ class PoolConfig(Block):
     """How many sequences may be in each of these servers at once."""
     context: int | None = Field(default=None, gt=0)
     """Tokens that a prompt and its answer may take together. None: no limit known."""
+    serves: Literal["generate", "embeddings"] = "generate"
+    """generate: /v1/chat/completions and /v1/completions. embeddings: /v1/embeddings alone."""
     server: Literal["vllm", "other"] = "vllm"
     """Only a vllm server is asked for its health and asked to stop."""
     partial_by: Literal["ask", "guard"]
@@ -85,6 +88,15 @@ class PoolConfig(Block):
         block = mapping(given)
         by = "guard" if block.get("server") == "other" else "ask"
         return {"partial_by": by, **block}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _vectors_have_no_output(cls, given: object) -> object:
+        block = mapping(given)
+        price = mapping(block.get("price"))
+        if block.get("serves") != "embeddings" or "input" not in price:
+            return given
+        return {**block, "price": {"output": 0, **price}}
 
     @property
     def all_slots(self) -> int:
@@ -203,7 +215,7 @@ class RoutingConfig(Block):
     """The pool for the easy majority. Left out: the one called small, or else the first."""
     large: Name
     """The pool for what the rules find hard, and for long prompts. Left out: the one called large,
-    or else the last."""
+    or else the last. Both are among the pools that generate."""
     fallback: dict[Name, tuple[Name, ...]] = Field(default={})
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
     aliases: dict[Name, Name] = Field(default={})
@@ -230,6 +242,10 @@ class ExpiryConfig(Block):
     on_expiry: Literal["partial", "cut"] | None = None
 
 
+Path = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"]
+_EMBEDDINGS: Path = "/v1/embeddings"
+
+
 class ResponseConfig(Block):
     deadline: DurationS = 120.0
     """From the arrival of a request, of a batch request from its slot, to the end of its answer."""
@@ -243,10 +259,9 @@ class ResponseConfig(Block):
     """Whether answers that could only be cut at their deadline (a JSON answer of an `other` server;
     any, with on_expiry: cut) get no more tokens than the pool was seen to write in the time that is
     left, so that they end in time, by `length`."""
-    paths: dict[Literal["/v1/chat/completions", "/v1/completions"], ExpiryConfig] = Field(
-        default={}
-    )
-    """Other deadlines and ways for one endpoint; a tenant's own go before."""
+    paths: dict[Path, ExpiryConfig] = Field(default={})
+    """Other deadlines and ways for one endpoint; a tenant's own go before. What is not generated
+    has no partial answer: at its deadline it is cut."""
 
 
 class TenantConfig(ExpiryConfig):
@@ -309,6 +324,9 @@ class Config(Block):
             found.add(alike.scope)
         return found
 
+    def pools_that(self, serves: Literal["generate", "embeddings"]) -> tuple[str, ...]:
+        return tuple(name for name, pool in self.pools.items() if pool.serves == serves)
+
     @property
     def reads_users(self) -> bool:
         """Something depends on who the user is."""
@@ -326,7 +344,7 @@ class Config(Block):
         of_path = next((own for of, own in self.response.paths.items() if of == path), nothing)
         for own in (of_path, self.tenants.get(tenant, nothing)):
             deadline_s, way = own.deadline or deadline_s, own.on_expiry or way
-        partial = way == "partial"
+        partial = way == "partial" and path != _EMBEDDINGS
         return Expiry(deadline_s, self.response.grace if partial else 0.0, partial)
 
     @property
@@ -351,7 +369,9 @@ class Config(Block):
     def _small_and_large(cls, given: object) -> object:
         """Where the routing does not name them, by the pools' names or their order."""
         block = mapping(given)
-        pools = list(mapping(block.get("pools")))
+        given_pools = mapping(block.get("pools"))
+        texts = [n for n, p in given_pools.items() if mapping(p).get("serves") != "embeddings"]
+        pools = texts or list(given_pools)
         routing = block.get("routing", {})
         if not isinstance(routing, Mapping):
             return given

@@ -1,11 +1,12 @@
 """The OpenAI API's JSON and SSE. The only package that knows these shapes.
 
-`request` reads and splices requests, `answer` reads and replays answers, `replies` are our own.
+`request` reads and splices requests (`prompts`: what a model is to read; `spans`: where to splice),
+`answer` reads and replays answers, `replies` are our own.
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
 from extproc.openai.members import NOTHING, OwnMembers, moved, own_members
-from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
+from extproc.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, MODELS
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -17,12 +18,14 @@ from extproc.openai.replies import (
     models_body,
     partial_ending,
 )
-from extproc.openai.request import Request, Span, abort_ids, parse, with_changes
+from extproc.openai.request import Request, abort_ids, no_such_path, parse, with_changes
+from extproc.openai.spans import Span
 from extproc.openai.sse import EVENT_END, stream_of, whole_events
 
 __all__ = [
     "CHAT",
     "COMPLETIONS",
+    "EMBEDDINGS",
     "EVENT_END",
     "MODELS",
     "NOTHING",
@@ -42,6 +45,7 @@ __all__ = [
     "last_usage",
     "models_body",
     "moved",
+    "no_such_path",
     "own_members",
     "parse",
     "partial_ending",

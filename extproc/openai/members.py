@@ -9,16 +9,9 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from extproc.openai.paths import CHAT
-from extproc.openai.replies import ApiError
-from extproc.openai.request import (
-    _MEMBER,  # pyright: ignore[reportPrivateUsage]
-    Request,
-    Span,
-    _container_end,  # pyright: ignore[reportPrivateUsage]
-    _unescaped,  # pyright: ignore[reportPrivateUsage]
-    _without_quote_escapes,  # pyright: ignore[reportPrivateUsage]
-    splices_of,
-)
+from extproc.openai.replies import invalid
+from extproc.openai.request import Request, splices_of
+from extproc.openai.spans import Span, members_at, without_quote_escapes
 
 OURS = frozenset(("priority", "cache_salt", "request_id"))
 """No server gets these as a client wrote them: who goes first, and who shares a prefix cache, is
@@ -127,8 +120,7 @@ def _salt(members: dict[str, Any]) -> str:
     if salt is None:
         return ""
     if not isinstance(salt, str) or not salt:
-        message = "`cache_salt` must be a string that is not empty."
-        raise ApiError(400, message, "invalid_request_error", "invalid_request", "cache_salt")
+        raise invalid("`cache_salt` must be a string that is not empty.", "cache_salt")
     return salt
 
 
@@ -156,21 +148,16 @@ def _cuts(
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Of two sets of names: what to cut so that no member of the set is left, and what is left is
     an object still. The model, which is in neither, stays."""
-    plain = _without_quote_escapes(body)
-    at = plain.index(b"{") + 1
+    plain = without_quote_escapes(body)
     found: list[tuple[str, int, int]] = []
     seen = set[str]()
-    while (member := _MEMBER.match(plain, at)) is not None:
-        start, at = member.start(1) - 1, member.end(2)
-        if at == member.start(2) + 1 and plain[at - 1] in b"[{":
-            at = _container_end(plain, at)
-        key = _unescaped(body, member).decode()
+    for raw_key, start, _, end in members_at(body, plain, plain.index(b"{") + 1):
+        key = raw_key.decode()
         if key in mine or key in others:
             if key in seen:
-                message = f"`{key}` is in the body twice: send it once."
-                raise ApiError(400, message, "invalid_request_error", "invalid_request", key)
+                raise invalid(f"`{key}` is in the body twice: send it once.", key)
             seen.add(key)
-        found.append((key, start, at))
+        found.append((key, start, end))
     return _spans(found, mine), _spans(found, others)
 
 

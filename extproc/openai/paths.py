@@ -2,4 +2,5 @@
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
+EMBEDDINGS = "/v1/embeddings"
 MODELS = "/v1/models"

@@ -27,6 +27,11 @@ class ApiError(Exception):
         return error_body(self.message, self.type, self.code, self.param)
 
 
+def invalid(message: str, param: str | None = None) -> ApiError:
+    """400: the request breaks a rule."""
+    return ApiError(400, message, "invalid_request_error", "invalid_request", param)
+
+
 def error_body(message: str, type: str, code: str, param: str | None = None) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
 

@@ -3,6 +3,7 @@
 Order of authority: the pools a tenant may use, then a model named by the client, then the rules.
 """
 
+from collections import defaultdict
 from collections.abc import Collection
 from math import inf
 from typing import Literal, NamedTuple
@@ -10,7 +11,18 @@ from typing import Literal, NamedTuple
 from extproc.config import PoolConfig, RoutingConfig
 from extproc.routing.rules import judge
 
-Why = Literal["model_not_found", "model_not_allowed"]
+Why = Literal["model_not_found", "model_not_allowed", "model_not_served_here"]
+_STATUS: dict[Why, int] = {
+    "model_not_found": 404,
+    "model_not_allowed": 403,
+    "model_not_served_here": 400,
+}
+
+
+_ELSEWHERE = {
+    "generate": "This model makes embeddings only; it answers at /v1/embeddings.",
+    "embeddings": "This model makes no embeddings; it answers at /v1/chat/completions.",
+}
 
 
 class Plan(NamedTuple):
@@ -35,6 +47,8 @@ class Unroutable(Exception):
     def __init__(self, why: Why, message: str) -> None:
         super().__init__(message)
         self.why: Why = why
+        self.status = _STATUS[why]
+        """The HTTP status that goes with it."""
 
 
 class _Usual(NamedTuple):
@@ -55,13 +69,15 @@ class Router:
         self._pools = pools
         self._routing = routing
         self._auto = {routing.auto_model}
-        self._named = {pool.model: name for name, pool in reversed(pools.items())}
-        """By what clients call them; of two pools with one model, the first."""
+        self._named: defaultdict[str, list[str]] = defaultdict(list)
+        """By what clients call them."""
+        for name, pool in pools.items():
+            self._named[pool.model].append(name)
         for alias, target in routing.aliases.items():
             if target == routing.auto_model:
                 self._auto.add(alias)
             else:
-                self._named[alias] = target
+                self._named[alias] = [target]
         self._known: dict[tuple[tuple[str, ...], str, bool], _Usual] = {}
 
     def plan(
@@ -86,7 +102,7 @@ class Router:
                 last_user_text, tokens_needed, latency_budget_ms, allowed
             )
         else:
-            first, reason = self._named_pool(model, allowed), "client-model"
+            first, reason = self._named_pool(model, allowed, "generate"), "client-model"
         usual = self._known.get((allowed, first, free))
         if usual is None:
             made = self._worked_out(first, "", free, 0, allowed, ())
@@ -97,6 +113,19 @@ class Router:
         if down or tokens_needed > usual.context:
             return self._worked_out(first, reason, free, tokens_needed, allowed, down)
         return Plan(usual.pools, reason, first, usual.smaller, usual.instead_of, usual.overflow)
+
+    def plan_embeddings(
+        self, model: str, allowed: tuple[str, ...], down: Collection[str] = ()
+    ) -> Plan:
+        """For vectors: the pool of the model that was named, or for `auto` the first that the
+        tenant may use. No other model takes its place, since the vectors of two cannot be compared.
+        `allowed`: pools that serve embeddings. Raises Unroutable."""
+        if model in self._auto:
+            usual = (pool for pool in allowed if not self._pools[pool].overflow_only)
+            first, reason = next(usual, allowed[0]), "embeddings"
+        else:
+            first, reason = self._named_pool(model, allowed, "embeddings"), "client-model"
+        return self._worked_out(first, reason, False, 0, allowed, down)
 
     def _by_rules(
         self,
@@ -112,15 +141,25 @@ class Router:
             wanted, reason = self._routing.large, "context"
         if wanted in allowed:
             return wanted, reason
+        if not allowed:
+            raise Unroutable(
+                "model_not_allowed", "Your account may not use a model that generates."
+            )
         other = next((p for p in allowed if not self._pools[p].overflow_only), allowed[0])
         return other, f"{reason}; tenant may not use {wanted}"
 
-    def _named_pool(self, model: str, allowed: tuple[str, ...]) -> str:
-        name = self._named.get(model)
-        if name is not None:
+    def _named_pool(
+        self, model: str, allowed: tuple[str, ...], serves: Literal["generate", "embeddings"]
+    ) -> str:
+        named = self._named.get(model, ())
+        mine = [name for name in named if self._pools[name].serves == serves]
+        for name in mine:
             if name in allowed:
                 return name
+        if mine:
             raise Unroutable("model_not_allowed", "Your account may not use this model.")
+        if named:
+            raise Unroutable("model_not_served_here", _ELSEWHERE[serves])
         message = "There is no model of this name. GET /v1/models lists what there is."
         raise Unroutable("model_not_found", message)
 

@@ -11,13 +11,14 @@ HELD = "held"  # not an end: the sequence keeps its place but falls silent (a fa
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The first eight fields say what to do, the rest is progress.
+    """The first nine fields say what to do, the rest is progress.
 
     request_id     the id that an abort names; several sequences may share it
     hold_after     for faults: after that many tokens the sequence is silent for ever but keeps its
                    place and its blocks
     deliver        never called by the engine: whoever drives it hands over the events
     block_hashes   of the prompt's full blocks, see `block_hashes`; none: nothing is shared
+    is_vector      its one token stands for a vector, and counts as none
     tokens         generated and told so far
     computed       tokens of prompt and answer whose KV entries exist (or do when the step ends)
     cached_tokens  of the prompt, found in the prefix cache when it was first admitted
@@ -35,6 +36,7 @@ class Sequence:
     hold_after: int | None
     deliver: abc.Callable[["Event"], None]
     block_hashes: abc.Sequence[int] = ()
+    is_vector: bool = False
 
     tokens: int = 0
     computed: int = 0

@@ -68,6 +68,6 @@ def gateway(shared_gateway: Gateway) -> Iterator[Gateway]:
     and no place in a queue may still be taken."""
     shared_gateway.reset()
     yield shared_gateway
-    shared_gateway.set_faults("small", {})
-    shared_gateway.set_faults("large", {})
+    for pool in shared_gateway.stack.config.backend_urls:
+        shared_gateway.set_faults(pool, {})
     shared_gateway.wait_until_idle()

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from extproc.attach import Attached, AttachError, Options, unified_diff
 from extproc.attach import attach as attach_anew
 from extproc.attach.tree import Tree
+from extproc.check import check
 from extproc.cli import app
 from extproc.config import ConfigError, from_document
 
@@ -326,6 +327,36 @@ def test_other_routes_stay_and_nothing_of_forebay_acts_on_them() -> None:
         {"prefix": "/docs"},
         "no_such_path",
     ]
+
+
+def test_a_route_for_embeddings_to_no_pool_keeps_them() -> None:
+    attached = attach(STYLES["hosts"])
+    regexes = [
+        route["match"]["safe_regex"]["regex"]
+        for route in routes(load(attached.text), host=1)
+        if "safe_regex" in route.get("match", {})
+    ]
+    assert len(regexes) == 3
+    assert not any("embeddings" in regex for regex in regexes)
+    assert any("embeddings go past Forebay" in note for note in attached.notes)
+
+
+def test_a_pool_that_only_a_route_for_embeddings_leads_to_serves_them() -> None:
+    first = "              # Everything goes to the 7B; nobody has tried the 70B yet.\n"
+    route = (
+        "              - match: {prefix: /v1/embeddings}\n                route: {cluster: large}\n"
+    )
+    attached = attach(PLAIN.replace(first, route + first), BOTH)
+    document = load(attached.text)
+    policy = document["node"]["metadata"]["forebay"]
+    assert policy["pools"]["large"] == {"model": "large", "slots": 32, "serves": "embeddings"}
+    assert policy["routing"]["large"] == "small"
+    assert policy["routing"]["fallback"] == {"small": ["small"]}
+    assert {"prefix": "/v1/embeddings"} not in [route["match"] for route in routes(document)]
+    assert from_document(document).config.pools_that("embeddings") == ("large",)
+    assert [f for f in check(document) if f.severity == "error"] == []
+    again = attach(attached.text)
+    assert again.text == attached.text
 
 
 def test_what_the_replaced_routes_said_beside_their_destination_is_kept() -> None:

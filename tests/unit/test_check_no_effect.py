@@ -42,6 +42,17 @@ def found(**policy: Any) -> list[tuple[str, str, str]]:
             },
             "admission.batch.when_needed",
         ),
+        (
+            {
+                "pool": {"serves": "embeddings"},
+                "response": {"paths": {"/v1/embeddings": {"on_expiry": "partial"}}},
+            },
+            "response.paths./v1/embeddings.on_expiry",
+        ),
+        (
+            {"response": {"paths": {"/v1/embeddings": {"deadline": "5s"}}}},
+            "response.paths./v1/embeddings",
+        ),
         ({"cache": {"exact": None}}, "cache.exact"),
         ({"cache": {"exact": {}, "semantic": None}}, "cache.semantic"),
         ({"cache": {"store": {"redis": {"url": "redis://h:1"}}}}, "cache.store"),
@@ -64,6 +75,10 @@ def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
         {"cache": {"exact": {"stale": "1m"}}},
         {"admission": {"slo": {"ttft": "3s"}, "max_wait": "2s", "high_water": 4}},
         {"pool": {"partial_by": "guard"}, "response": {"stall": "5s"}},
+        {
+            "pool": {"serves": "embeddings"},
+            "response": {"paths": {"/v1/embeddings": {"deadline": "5s"}}},
+        },
         {"pool": {"price": PRICE}, "costs": {"batch_price": 0.5}},
         {"cache": {"store": "memory"}},
         {"pool": {"server": "other"}, "response": {"cap_to_deadline": True}},

@@ -95,6 +95,27 @@ def to_pool(**more: Any) -> Edit:
     return add_route(route={"cluster": "large", **more})
 
 
+def embedder() -> Edit:
+    """The pool large serves embeddings, and small is all that generates."""
+
+    def edit(d: Document) -> None:
+        d.policy["pools"]["large"]["serves"] = "embeddings"
+        d.policy["routing"] = {"small": "small", "large": "small"}
+
+    return edit
+
+
+def old_regex(name: str) -> Edit:
+    """That of a config from before there were embeddings."""
+
+    def edit(d: Document) -> None:
+        regex = d.route(name)["match"]["safe_regex"]
+        assert "|embeddings" in regex["regex"]
+        regex["regex"] = regex["regex"].replace("|embeddings", "")
+
+    return edit
+
+
 def move_last(kind: str) -> Edit:
     """To the place before the router."""
 
@@ -717,6 +738,18 @@ CASES = [
         "ext-proc-disabled",
         lambda d: d.host["routes"].remove(d.route("not_admitted")),
         lambda d: d.at_route("no_such_path"),
+    ),
+    Case(
+        "embeddings-route",
+        both(embedder(), old_regex("admit_json")),
+        lambda d: d.at_door("route_config"),
+        words=("large", "x-forebay-admit: json", "/v1/embeddings"),
+    ),
+    Case(
+        "embeddings-route",
+        both(embedder(), old_regex("not_admitted")),
+        lambda d: d.at_route("no_such_path"),
+        words=("large", "/v1/embeddings"),
     ),
     Case(
         "accept-encoding-kept",

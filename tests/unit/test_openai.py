@@ -409,7 +409,7 @@ def test_include_usage_may_not_come_twice() -> None:
 
 def test_a_path_that_is_not_served() -> None:
     with pytest.raises(ApiError) as caught:
-        openai.parse("/v1/embeddings", b"{}")
+        openai.parse("/v1/rerank", b"{}")
     assert (caught.value.status, caught.value.code) == (404, "unknown_url")
 
 

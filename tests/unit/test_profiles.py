@@ -146,3 +146,9 @@ def test_without_vllm_it_says_how_to_install_it(
     shown = run("--config", str(REFERENCE), "--pool", "small", "--model", "m")
     assert shown.exit_code == 1
     assert "pip install 'forebay[vllm]'" in shown.output
+
+
+def test_a_pool_of_vectors_is_started_for_them() -> None:
+    flags = launch(policy(serves="embeddings"), replica=0).flags
+    assert flags[flags.index("--runner") + 1] == "pooling"
+    assert "--enable-scale-out" not in flags, "there is nothing to be ended early"

@@ -53,7 +53,7 @@ async def test_models_lists_all_names() -> None:
     ]
 
 
-@pytest.mark.parametrize(("method", "path"), [("GET", "/x"), ("POST", "/v1/embeddings")])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/x"), ("POST", "/v1/rerank")])
 async def test_an_unknown_path_is_404_with_detail(method: str, path: str) -> None:
     async with simulator() as sim:
         assert await sim.json(method, path) == (404, {"detail": "Not Found"})

@@ -163,6 +163,19 @@ def _unused(config: Config) -> _Said:
                 "No server is told of it: no pool has priority: true.",
                 "Add priority: true to the pools (vLLM: --scheduling-policy priority).",
             )
+    vectors = config.response.paths.get("/v1/embeddings")
+    if vectors and vectors.on_expiry == "partial":
+        yield (
+            "response.paths./v1/embeddings.on_expiry",
+            "There is no partial vector: at its deadline such an answer is cut.",
+            "Leave on_expiry out.",
+        )
+    if vectors and not config.pools_that("embeddings"):
+        yield (
+            "response.paths./v1/embeddings",
+            "No pool serves embeddings: such requests are refused.",
+            "Add serves: embeddings to a pool, or leave this out.",
+        )
     if "batch_price" in config.costs.model_fields_set and not any(pool.price for pool in pools):
         yield (
             "costs.batch_price",

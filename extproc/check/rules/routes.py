@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from extproc.check.bootstrap import Bootstrap, Processor, Route
+from extproc.check.bootstrap import EMBEDDINGS_PATH, Bootstrap, Processor, Route, path_matches
 from extproc.check.findings import Finding, error, warning
 from extproc.check.reading import Node, text
 from extproc.config.tree import mapping
@@ -107,6 +107,42 @@ def not_admitted_route(bootstrap: Bootstrap) -> Iterator[Finding]:
                 )
 
 
+def embeddings_routes(bootstrap: Bootstrap) -> Iterator[Finding]:
+    """Where a pool serves embeddings, both routes that a request for them takes."""
+    config = bootstrap.policy.config
+    if config is None or not (pools := config.pools_that("embeddings")):
+        return
+    serve = f"Embeddings are served by {', '.join(pools)}"
+    for door, processor in bootstrap.gateways:
+        if door.elsewhere or not door.admit_routes:
+            continue
+        admits = [
+            route
+            for route in door.admit_routes
+            if "json" in (route.admits or ())
+            and route.message.match is not None
+            and path_matches(route.message.match, EMBEDDINGS_PATH)
+        ]
+        if not admits:
+            yield error(
+                "embeddings-route",
+                door.spot.at("route_config"),
+                f"{serve}, and no route with {ADMIT_HEADER}: json matches "
+                f"{EMBEDDINGS_PATH}: such requests are admitted and reach no model.",
+                'The regex of admit_json: "/v1/((chat/)?completions|embeddings)"',
+            )
+        for host in {id(route.host): route.host for route in admits}.values():
+            first = door.first_route(host, EMBEDDINGS_PATH)
+            if first is not None and _processor_disabled(first, processor):
+                yield error(
+                    "embeddings-route",
+                    first.spot,
+                    f"{serve}, and requests to {EMBEDDINGS_PATH} stand on this route "
+                    "until they are admitted, where the processor is disabled: none ever is.",
+                    'The regex of not_admitted: "/v1/((chat/)?completions|embeddings|models)"',
+                )
+
+
 def _processor_disabled(route: Route, processor: Processor) -> str:
     """The most specific config for the filter wins."""
     levels: tuple[tuple[str, Node], ...] = (
@@ -151,5 +187,6 @@ RULES = (
     routes_elsewhere,
     admit_route_missing,
     not_admitted_route,
+    embeddings_routes,
     compressed_answers,
 )
