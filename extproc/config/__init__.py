@@ -14,6 +14,8 @@ from extproc.config.caching import (
     SemanticCacheConfig,
     TenantCacheConfig,
 )
+from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
+from extproc.config.files import Stamp, read_bytes, stamp
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
@@ -40,9 +42,12 @@ __all__ = [
     "ConfigError",
     "CostsConfig",
     "Credentials",
+    "DifficultyConfig",
     "EmbedderConfig",
     "ExactCacheConfig",
     "Expiry",
+    "JudgeConfig",
+    "LearningConfig",
     "Lines",
     "Loaded",
     "PoolConfig",
@@ -51,13 +56,16 @@ __all__ = [
     "ResponseConfig",
     "RoutingConfig",
     "SemanticCacheConfig",
+    "Stamp",
     "TenantCacheConfig",
     "TenantConfig",
     "credentials",
     "from_document",
     "load",
     "parse_yaml",
+    "read_bytes",
     "read_text",
     "read_yaml",
+    "stamp",
     "walk",
 ]

@@ -7,6 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from extproc.admission import MOST_WAITING
 from extproc.config.caching import CacheConfig, CacheScope, TenantCacheConfig
+from extproc.config.difficulty import DifficultyConfig, LearningConfig
+from extproc.config.price import PriceConfig
 from extproc.config.tree import mapping
 from extproc.config.values import (
     Address,
@@ -17,35 +19,11 @@ from extproc.config.values import (
     Name,
     SizeBytes,
     Url,
-    Usd,
 )
 
 
 class ConfigError(Exception):
     """The config cannot be used; the message names the file and, a line each, what is wrong."""
-
-
-class PriceConfig(Block):
-    """US dollars per million tokens."""
-
-    input: Usd
-    cached_input: Usd
-    """Of the input, what the prefix cache had. Left out: as input."""
-    output: Usd
-
-    @model_validator(mode="before")
-    @classmethod
-    def _cached_as_input(cls, given: object) -> object:
-        block = mapping(given)
-        return {"cached_input": block["input"], **block} if "input" in block else given
-
-    @model_validator(mode="after")
-    def _cached_is_cheaper(self) -> Self:
-        if self.cached_input > self.input:
-            raise ValueError(
-                f"cached_input ({self.cached_input:g}) must not be above input ({self.input:g})"
-            )
-        return self
 
 
 class PoolConfig(Block):
@@ -155,6 +133,9 @@ class RoutingConfig(Block):
     or else the last."""
     fallback: dict[Name, tuple[Name, ...]] = Field(default={})
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
+    difficulty: DifficultyConfig = DifficultyConfig()
+    learning: LearningConfig | None = None
+    """None: off."""
 
 
 class Expiry(NamedTuple):
@@ -201,6 +182,9 @@ class TenantConfig(ExpiryConfig):
     """The tenant's share of a pool's tokens beside others of its class, when there is a queue."""
     pools: tuple[Name, ...] | None = None
     """The pools that this tenant may use. None: all."""
+    pin: Name | None = None
+    """The pool where requests go that leave the choice to us, whatever they ask: not judged, and
+    never degraded to the small pool. A model named by the client goes before."""
     cache: TenantCacheConfig = TenantCacheConfig()
 
 

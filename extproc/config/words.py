@@ -16,6 +16,7 @@ from extproc.config.caching import (
     StoreConfig,
     TenantCacheConfig,
 )
+from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
 from extproc.config.policy import (
     AdmissionConfig,
     Config,
@@ -115,6 +116,9 @@ def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
         "admission": AdmissionConfig,
         "slo": SloConfig,
         "routing": RoutingConfig,
+        "difficulty": DifficultyConfig,
+        "learning": LearningConfig,
+        "judge": JudgeConfig,
         "response": ResponseConfig,
         "paths": ExpiryConfig,
         "cache": CacheConfig,
