@@ -174,6 +174,8 @@ class Exchange:
         self._cut_at = self._deadline + expiry.grace_s
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
+        shadow = self._gateway.shadow
+        sample = None if shadow is None else shadow.drawn(request, route, len(body))
         found = await self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
@@ -245,8 +247,9 @@ class Exchange:
             )
         )
         self._decision = "admitted"
-        # The rule alone: what else a person reads (a pool is down) would make labels without end.
-        self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
+        self._gateway.metrics.routes[first, route.rule] += 1
+        if shadow is not None and sample is not None:
+            shadow.begin(sample)
 
     async def _receive_headers(self) -> wire.RequestHeaders:
         message = await self._stream.receive()

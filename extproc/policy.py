@@ -11,12 +11,13 @@ from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry
 from extproc.openai import Request
 from extproc.routing import Plan, Router
+from extproc.routing.difficulty import Difficulty
 from extproc.tenants import Tenant, Tenants
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """See `enforced`. Limiters and caches outlive a change of the config."""
+    """See `enforced`. Limiters, caches and the share of large outlive a change of the config."""
 
     config: Config
     tenants: Tenants
@@ -59,8 +60,12 @@ class Policy:
         tenant: Tenant,
         latency_budget_ms: float | None,
         down: Collection[str],
+        *,
+        frugal: bool = False,
+        counts: bool = True,
     ) -> Plan:
-        """Raises Unroutable."""
+        """To be called once for each request: a share is kept by what was decided before. `frugal`,
+        `counts`: see Router.plan. Raises Unroutable."""
         return self.router.plan(
             model=request.model,
             last_user_text=request.last_user_text,
@@ -68,6 +73,9 @@ class Policy:
             latency_budget_ms=latency_budget_ms,
             allowed=tenant.pools,
             down=down,
+            pin=tenant.pin,
+            frugal=frugal,
+            counts=counts,
         )
 
     def query(
@@ -104,12 +112,14 @@ class Policy:
         return all(self.config.pools[tier].partial_by == "guard" for tier in tiers)
 
 
-def enforced(config: Config, limiters: Mapping[str, Limiter], caches: Caches | None) -> Policy:
+def enforced(
+    config: Config, limiters: Mapping[str, Limiter], caches: Caches | None, difficulty: Difficulty
+) -> Policy:
     guards = _guards(config)
     return Policy(
         config,
         Tenants(config),
-        Router(config.pools, config.routing),
+        Router(config.pools, config.routing, difficulty),
         limiters,
         caches,
         guards=guards,

@@ -29,6 +29,8 @@ class Tenant(NamedTuple):
     """Its weight beside other tenants of its class."""
     caching: Caching | None = None
     """None: nothing is stored or read."""
+    pin: str = ""
+    """The pool for what leaves the choice to us; empty: none."""
 
 
 class UnknownTenant(Exception):
@@ -69,4 +71,11 @@ def _tenant(
     if exact is not None and own.exact:
         alike = cache.semantic.scope if cache.semantic and own.semantic else None
         caching = Caching(own.scope or exact.scope, own.store or exact.store, alike)
-    return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching)
+    return Tenant(
+        name,
+        policy.pools or every_pool,
+        class_index,
+        policy.weight,
+        caching,
+        pin=policy.pin or "",
+    )

@@ -1,4 +1,4 @@
-"""What the policy says of difficulty: how `auto` requests are judged, and how to learn from them."""
+"""What the policy says of difficulty: how requests are judged, and how to learn from them."""
 
 from pathlib import Path
 from typing import Literal, Self

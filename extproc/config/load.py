@@ -124,7 +124,7 @@ def _unknown_pools(config: Config) -> Iterator[str]:
         if policy.pools == ():
             yield f"forebay.tenants.{tenant}.pools: empty; name at least one pool"
         yield from check(f"forebay.tenants.{tenant}.pin", (policy.pin,) if policy.pin else ())
-        if policy.pin and policy.pools and policy.pin not in policy.pools:
+        if policy.pin in config.pools and policy.pools and policy.pin not in policy.pools:
             allowed = ", ".join(policy.pools)
             yield (
                 f"forebay.tenants.{tenant}.pin: {policy.pin!r} is none of the tenant's pools "

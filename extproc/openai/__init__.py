@@ -1,10 +1,19 @@
 """The OpenAI API's JSON and SSE. The only package that knows these shapes.
 
-`request` reads and splices requests, `answer` reads and replays answers, `replies` are our own.
+`request` reads and splices requests, `answer` reads and replays answers, `replies` are our own;
+`plain` is what the gateway itself asks of servers.
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
 from extproc.openai.paths import CHAT, COMPLETIONS, MODELS
+from extproc.openai.plain import (
+    Said,
+    asked_again,
+    conversation,
+    is_plain,
+    plain_chat,
+    said,
+)
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -28,17 +37,23 @@ __all__ = [
     "AnswerReader",
     "ApiError",
     "Request",
+    "Said",
     "UnreadAnswer",
     "Usage",
     "abort_ids",
+    "asked_again",
     "before_error",
+    "conversation",
     "ended_choices",
     "error_body",
     "is_json",
+    "is_plain",
     "last_usage",
     "models_body",
     "parse",
     "partial_ending",
+    "plain_chat",
+    "said",
     "stream_of",
     "whole_events",
     "with_changes",

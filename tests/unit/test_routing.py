@@ -134,7 +134,7 @@ def test_an_unknown_model_and_one_that_is_not_allowed_are_told_apart() -> None:
 
 def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
     only_small = planned("Compare A and B", allowed=("small",))
-    assert only_small == Plan(("small", "small"), "word-compare; tenant may not use large", "small")
+    assert only_small == Plan(("small", "small"), "only-choice; tenant may not use large", "small")
 
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
