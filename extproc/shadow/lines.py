@@ -20,19 +20,20 @@ class LinesFile:
     def __init__(self, path: Path, *, most_bytes: int = _MOST_BYTES) -> None:
         self._path = path
         self._most_bytes = most_bytes
-        self._writing: threading.Thread | None = None
+        self._written = threading.Event()
+        self._written.set()
         self._turn = asyncio.Lock()
 
     async def add(self, line: bytes, time_limit_s: float = _TIME_LIMIT_S) -> None:
         """`line`: without its end. Raises NotAdded; one that takes too long may still be added."""
         async with self._turn:
-            if self._writing is not None and self._writing.is_alive():
+            if not self._written.is_set():
                 raise NotAdded(f"{self._path}: a line before is not written yet")
-            why = await self._written(line, time_limit_s)
+            why = await self._in_time(line, time_limit_s)
         if why:
             raise NotAdded(f"{self._path}: {why}")
 
-    async def _written(self, line: bytes, time_limit_s: float) -> str:
+    async def _in_time(self, line: bytes, time_limit_s: float) -> str:
         """Why it is not; empty if it is."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[str] = loop.create_future()
@@ -43,11 +44,12 @@ class LinesFile:
 
         def write() -> None:
             why = self._write(line + b"\n")
+            self._written.set()
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(tell, why)
 
-        self._writing = threading.Thread(target=write, name="outcome", daemon=True)
-        self._writing.start()
+        self._written.clear()
+        threading.Thread(target=write, name="outcome", daemon=True).start()
         try:
             async with asyncio.timeout(time_limit_s):
                 return await done
