@@ -57,7 +57,7 @@ def _stands(given: object, loc: Sequence[int | str]) -> bool:
 # Pydantic's words for a programmer, in words for whoever writes the file.
 _PLAIN = {
     "missing": "missing; it is required",
-    "greater_than": "must be above {gt}",
+    "greater_than": "must be above {gt:g}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt:g}",
     "less_than_equal": "must be at most {le}",

@@ -170,5 +170,6 @@ def parse(content: bytes) -> Model:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f"{part}." for part in first["loc"]).rstrip(".")
-        what = f"{where}: {first['msg']}" if where else first["msg"]
+        message = first["msg"].removeprefix("Value error, ")
+        what = f"{where}: {message}" if where else message
         raise ModelError(f"{what}; write the file with forebay train-router") from error
