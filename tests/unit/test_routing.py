@@ -1,5 +1,6 @@
 """Which pools a request may use: tenant, named model, rules, fallback, health."""
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -290,3 +291,18 @@ def test_requests_that_are_not_judged_are_no_part_of_the_share() -> None:
         asked(router, last_user_text="x = 1 + 2 + 3", counts=False)
         pools.append(asked(router, last_user_text="word " * (number % 7)).pools[0])
     assert abs(pools.count("large") / len(pools) - 0.5) < 0.13  # (1 + step) / (step x 400)
+
+
+OLD = re.compile(r"\b(compare|analyse|analyze|why|design)\b", re.IGNORECASE)
+
+
+@given(st.text(alphabet="compare whydsignlzé_1.\n-WHY", max_size=60) | st.text(max_size=60))
+def test_whole_words_are_those_of_a_regular_expression(text: str) -> None:
+    found = OLD.search(text)
+    expected = f"word-{found[1].lower()}" if found else "default"
+    assert judge(text.replace("?", ""), None).reason == expected or "ſ" in text
+
+
+def test_a_text_made_of_parts_of_words_is_not_looked_through_to_its_end() -> None:
+    assert judge("whyx " * 199 + "why", None).reason == "word-why"
+    assert judge("whyx " * 200 + "why", None).reason == "default"
