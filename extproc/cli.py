@@ -12,6 +12,7 @@ from extproc import config, logs
 from extproc.bench import cli as bench
 from extproc.caching import cli as caching
 from extproc.costs import cli as costs
+from extproc.decision import cli as decision
 from extproc.doctor import cli as doctor
 from extproc.learning import cli as learning
 from extproc.plan import cli as plan
@@ -155,13 +156,12 @@ def serve(
     """
     import uvloop  # here: `forebay --help` needs no server
 
-    from extproc import reload
     from extproc.admin import CannotListen
     from extproc.server import serve
 
     log_lines = logs.start()
     try:
-        seen = reload.stamp(config_file)
+        seen = config.stamp(config_file)
         loaded = config.load(config_file)
         address = listen or loaded.listen
         if address is None:
@@ -265,6 +265,7 @@ def _replace(file: Path, text: str) -> None:
 app.command("plan")(plan.command)
 app.command("costs")(costs.command)
 app.command("doctor")(doctor.command)
+app.command("route")(decision.command)
 app.command("train-router")(learning.command)
 app.command("vllm")(vllm_profiles.vllm)
 app.add_typer(caching.app, name="cache")

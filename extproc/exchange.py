@@ -189,6 +189,8 @@ class Exchange:
         self._set_deadline(self._began + (self._max_wait_s if is_batch else 0.0))
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
+        shadow = self._gateway.shadow
+        sample = None if shadow is None else shadow.drawn(request, route, len(body))
         found = await self._look_up(request, headers, route, body)
         request.forget_prompt()
         length = len(body)
@@ -277,8 +279,9 @@ class Exchange:
             )
         )
         self._decision = "admitted"
-        # The rule alone: what else a person reads (a pool is down) would make labels without end.
-        self._gateway.metrics.routes[first, route.reason.partition(";")[0]] += 1
+        self._gateway.metrics.routes[first, route.rule] += 1
+        if shadow is not None and sample is not None:
+            shadow.begin(sample)
 
     def _tokens_before_the_deadline(self, request: openai.Request, pool: str) -> int | None:
         """How many tokens fit in the time that is left, where an answer that takes longer could

@@ -9,12 +9,16 @@ from collections import defaultdict
 from extproc.admission import Limiter, Marks, Slo, marks, needed_s, waiting_marks
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
-from extproc.config import Config, shared_secret
+from extproc.config import Config, LearningConfig, shared_secret
 from extproc.costs import Ledger
+from extproc.credential import Credential
 from extproc.finished import Finished
-from extproc.metrics import Metrics
+from extproc.judging import changed_judging, make_judging
+from extproc.metrics import Judged, Metrics
 from extproc.openai import Request
 from extproc.policy import Policy, enforced
+from extproc.shadow import DaySpend, Shadow
+from extproc.shadow.setup import judge_credential
 from extproc.stores import changed_caches, make_caches
 
 _log = logging.getLogger(__name__)
@@ -60,9 +64,16 @@ class Gateway:
         self.finished = Finished(
             lambda: self.policy, self.metrics, self.ledger, self.backends.suspect
         )
-        self.policy = self._made(
-            config, make_caches(config.cache, self._clock), self._salt_secret(config)
-        )
+        self.judging = make_judging(config.routing.difficulty)
+        self.metrics.registry.register(Judged(lambda: self.judging))
+        self._drift_told = False
+        self._spend = DaySpend()
+        learning = config.routing.learning
+        credential = None if learning is None else judge_credential(learning)
+        caches = make_caches(config.cache, self._clock)
+        self.policy = self._made(config, caches, self._salt_secret(config))
+        self.shadow = self._made_shadow(learning, credential)
+        """None: nothing is sampled."""
 
     async def start(self) -> None:
         """Watch the servers. What they work on already was admitted before we were here."""
@@ -87,6 +98,17 @@ class Gateway:
             if audit.drift:
                 _log.error("the books of %s are off by %d", name, audit.drift)
 
+        self._tell_of_drift()
+
+    def _tell_of_drift(self) -> None:
+        has_drifted = self.judging.drift is not None and self.judging.drift.found
+        if has_drifted and not self._drift_told:
+            _log.warning(
+                "the traffic is no longer what routing.difficulty.model_file was compared on: "
+                "`prior` judges instead; train again"
+            )
+        self._drift_told = has_drifted
+
     def tokens_estimate(self, pool: str, request: Request) -> int:
         """What the request will take of the pool's servers: its prompt, and for each answer as much
         as answers were long lately, within what it allows."""
@@ -99,17 +121,29 @@ class Gateway:
 
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use and cached answers stay."""
-        old = self.policy
+        old, learning = self.policy, config.routing.learning
         # First: they may refuse.
         secret = self._salt_secret(config)
+        judging = await asyncio.to_thread(changed_judging, self.judging, config.routing.difficulty)
+        same_learning = self.shadow is not None and self.shadow.settings == learning
+        credential = None
+        if learning is not None and not same_learning:
+            credential = await asyncio.to_thread(judge_credential, learning)
         caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
+        self.judging = judging
         self.policy = self._made(config, caches, secret)
         self._replicas_changed()
+        if not same_learning:
+            before, self.shadow = self.shadow, self._made_shadow(learning, credential)
+            if before is not None:
+                await before.close()
         if old.caches is not None and old.caches is not caches:
             await old.caches.close()
 
     async def close(self) -> None:
+        if self.shadow is not None:
+            await self.shadow.close()
         await self.backends.close()
         if self.policy.caches is not None:
             await self.policy.caches.close()
@@ -120,13 +154,28 @@ class Gateway:
         }
         in_use = {name: old for name, old in self._limiters.items() if old.in_flight or old.waiting}
         self._limiters = in_use | limiters
-        return enforced(config, limiters, caches, secret)
+        return enforced(config, limiters, caches, self.judging.difficulty, secret)
 
     def _salt_secret(self, config: Config) -> bytes:
         """Without one that is shared, the salts of this process are its own, and what it filled of
         a prefix cache is no other's. ConfigError: see shared_secret."""
         salted = any(pool.cache_salt != "none" for pool in config.pools.values())
         return (shared_secret(config.cache) if salted else None) or self._own_secret
+
+    def _made_shadow(
+        self, learning: LearningConfig | None, credential: Credential | None
+    ) -> Shadow | None:
+        if learning is None:
+            return None
+        return Shadow(
+            learning,
+            credential,
+            lambda: self.policy,
+            self.backends.endpoint,
+            self._spend,
+            self.metrics.learning_samples,
+            self.metrics.learning_usd,
+        )
 
     def _limiter(self, config: Config, name: str, limiter: Limiter | None) -> Limiter:
         (slots, each), admission = self._slots(config, name), config.admission
@@ -213,6 +262,7 @@ class Gateway:
         config, down = self.policy.config, self.down
         slo = config.admission.slo
         return {
+            "routing": self._routing_status(),
             "slo": {"ttft_s": slo.ttft, "tpot_s": slo.tpot, "percentile": slo.percentile},
             "pools": {
                 name: {
@@ -240,6 +290,24 @@ class Gateway:
                 for name, limiter in self.policy.limiters.items()
             },
         }
+
+    def _routing_status(self) -> dict[str, object]:
+        judging, shadow = self.judging, self.shadow
+        status: dict[str, object] = {
+            "difficulty": judging.settings.policy,
+            "in_force": judging.in_force,
+            "share": judging.share,
+        }
+        if judging.drift is not None:
+            status["drift_index"] = judging.drift.index
+            status["drifted"] = judging.drift.found
+        if shadow is not None:
+            status["learning"] = {
+                "under_way": shadow.under_way,
+                "usd_today": round(self._spend.today_usd(time.time()), 6),
+                "usd_per_day": shadow.settings.usd_per_day,
+            }
+        return status
 
 
 def _shown(servers: Servers) -> dict[str, object]:

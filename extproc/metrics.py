@@ -23,6 +23,7 @@ from extproc.logs import dropped_lines
 
 if TYPE_CHECKING:  # it needs packages that most do without
     from extproc.cache.semantic.cache import SemanticCache
+    from extproc.judging import Judging
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
@@ -138,6 +139,14 @@ class Metrics:
             ["pool", "tenant"],
             _TPOT_SECONDS,
         )
+        self.learning_samples = self._counter(
+            "forebay_learning_samples",
+            "Requests that were drawn for routing.learning, by what became of them.",
+            ["outcome"],
+        )
+        self.learning_usd = self._counter(
+            "forebay_learning_usd", "What they cost, by the policy's prices.", []
+        )
         self.loop_lag = self._histogram(
             "forebay_event_loop_lag_seconds",
             "How late the event loop came to a task that was due.",
@@ -172,7 +181,8 @@ class Metrics:
 
 
 class Counts(dict[str | tuple[str, ...], float]):
-    """A counter by its labels: `counts[pool] += 1`, `counts[pool, tenant] += 1`."""
+    """A counter by its labels: `counts[pool] += 1`, `counts[pool, tenant] += 1`; `counts[()] += 1`
+    where it has none."""
 
     def __init__(self, name: str, text: str, labels: list[str]) -> None:
         super().__init__()
@@ -259,6 +269,38 @@ class _Dollars(Collector):
         for labels, usd in self._ledger.saved_usd().items():
             saved.add_metric(labels, usd)
         yield from (cost, saved)
+
+
+class Judged(Collector):
+    """How hard a request is: who says so now, and whether what was learned still holds."""
+
+    def __init__(self, judging: "Callable[[], Judging]") -> None:
+        self._judging = judging
+
+    def collect(self) -> Iterator[Metric]:
+        judging = self._judging()
+        policy = GaugeMetricFamily(
+            "forebay_difficulty_in_force",
+            "1 for the policy of routing.difficulty that judges now.",
+            labels=["policy"],
+        )
+        for name in ("off", "rules", "prior", "learned"):
+            policy.add_metric([name], float(name == judging.in_force))
+        index = GaugeMetricFamily(
+            "forebay_difficulty_drift_index",
+            "Learned: how far the last 1,000 scores are from the usual ones (0.25 is far).",
+            labels=[],
+        )
+        drifted = GaugeMetricFamily(
+            "forebay_difficulty_drifted",
+            "Learned: 1 once the traffic has drifted away and prior judges instead.",
+            labels=[],
+        )
+        if judging.drift is not None:
+            drifted.add_metric([], float(judging.drift.found))
+            if judging.drift.index is not None:
+                index.add_metric([], judging.drift.index)
+        yield from (policy, index, drifted)
 
 
 class _Now(Collector):

@@ -12,12 +12,13 @@ from extproc.config import Config, Expiry
 from extproc.injections import Injections
 from extproc.openai import EMBEDDINGS, Request
 from extproc.routing import Plan, Router
+from extproc.routing.difficulty import Difficulty
 from extproc.tenants import Tenant, Tenants
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """See `enforced`. Limiters and caches outlive a change of the config."""
+    """See `enforced`. Limiters, caches and the share of large outlive a change of the config."""
 
     config: Config
     tenants: Tenants
@@ -65,8 +66,12 @@ class Policy:
         tenant: Tenant,
         latency_budget_ms: float | None,
         down: Collection[str],
+        *,
+        frugal: bool = False,
+        counts: bool = True,
     ) -> Plan:
-        """Raises Unroutable."""
+        """To be called once for each request: a share is kept by what was decided before. `frugal`,
+        `counts`: see Router.plan. Raises Unroutable."""
         if request.path == EMBEDDINGS:
             return self.router.plan_embeddings(request.model, tenant.pools, down)
         return self.router.plan(
@@ -76,6 +81,9 @@ class Policy:
             latency_budget_ms=latency_budget_ms,
             allowed=tenant.pools,
             down=down,
+            pin=tenant.pin,
+            frugal=frugal,
+            counts=counts,
         )
 
     def query(
@@ -122,6 +130,7 @@ def enforced(
     config: Config,
     limiters: Mapping[str, Limiter],
     caches: Caches | None,
+    difficulty: Difficulty,
     salt_secret: bytes = b"",
 ) -> Policy:
     """`salt_secret`: by which cache salts are hashed."""
@@ -129,7 +138,7 @@ def enforced(
     return Policy(
         config,
         Tenants(config),
-        Router(config.pools, config.routing),
+        Router(config.pools, config.routing, difficulty),
         limiters,
         caches,
         guards=guards,

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 from extproc import config, stores
+from extproc.config import Stamp, stamp
 from extproc.gateway import Gateway
 
 _log = logging.getLogger(__name__)
@@ -13,34 +13,22 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 1.0
 
 
-class Stamp(NamedTuple):
-    """By what a change shows, also of a link's target (a ConfigMap)."""
-
-    modified_ns: int
-    size: int
-    inode: int
-
-
-def stamp(path: Path) -> Stamp | None:
-    """None: there is no such file. Take it before the file is read, or a change between the two is
-    never seen."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return Stamp(stat.st_mtime_ns, stat.st_size, stat.st_ino)
-
-
 async def watch(path: Path, seen: Stamp | None, gateway: Gateway) -> None:
-    """Run until cancelled. `seen`: the stamp of the file as it is in use."""
+    """Run until cancelled. `seen`: the stamp of the file as it is in use. The model's file that it
+    names is looked at too, also where it was refused for it."""
+    model = gateway.judging.settings.model_file
+    model_seen = gateway.judging.stamp
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        now = stamp(path)
-        if now == seen:
+        now, model_now = stamp(path), stamp(model)
+        if (now, model_now) == (seen, model_seen):
             continue
-        seen = now
+        seen, model_seen = now, model_now
         try:
-            await _take(path, gateway)
+            loaded = await asyncio.to_thread(config.load, path)
+            model = loaded.config.routing.difficulty.model_file
+            model_seen = stamp(model)
+            await _take(path, loaded, gateway)
         except config.ConfigError as error:
             _refuse(gateway, str(error))
         except Exception as error:  # the watch itself must outlive whatever stands in a file
@@ -51,8 +39,7 @@ async def watch(path: Path, seen: Stamp | None, gateway: Gateway) -> None:
             _log.info("config taken")
 
 
-async def _take(path: Path, gateway: Gateway) -> None:
-    loaded = await asyncio.to_thread(config.load, path)
+async def _take(path: Path, loaded: config.Loaded, gateway: Gateway) -> None:
     if loaded.listen is not None and (new := loaded.config.pools.keys() - gateway.pools_at_start):
         raise config.ConfigError(
             f"{path}:\nforebay.pools: Envoy, as it runs, does not know {', '.join(sorted(new))}; "

@@ -18,7 +18,7 @@ from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 from extproc import admin, reload, wire
 from extproc.admin import CannotListen
-from extproc.config import Config
+from extproc.config import Config, Stamp
 from extproc.exchange import Exchange
 from extproc.gateway import Gateway
 
@@ -37,7 +37,7 @@ _KEEP_UP_EVERY_S = 1.0
 _RESET_WITHIN_S = 0.1
 
 
-async def serve(config: Config, listen: str, config_file: Path, seen: reload.Stamp | None) -> None:
+async def serve(config: Config, listen: str, config_file: Path, seen: Stamp | None) -> None:
     """Run until SIGTERM or SIGINT, then drain. `listen`: `unix:/path` or `host:port`.
     `config_file` is where `config` was read from and where a change since `seen` is looked for."""
     stop = asyncio.Event()

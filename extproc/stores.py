@@ -109,7 +109,7 @@ def _semantic(
 
 
 def _embedder(config: EmbedderConfig) -> "Embedder":
-    from extproc.embedders.credential import Credential
+    from extproc.credential import Credential
     from extproc.embedders.onnx import ModelFiles, OnnxEmbedder
     from extproc.embedders.openai_endpoint import OpenAIEmbedder
 

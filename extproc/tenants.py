@@ -36,6 +36,8 @@ class Tenant(NamedTuple):
     embeddings: "Tenant | None" = None
     """The same tenant where it wants vectors: with the pools that serve them, and no cache. None:
     it may use no such pool."""
+    pin: str = ""
+    """The pool for what leaves the choice to us; empty: none."""
 
 
 class UnknownTenant(Exception):
@@ -86,6 +88,7 @@ def _tenant(name: str, policy: TenantConfig, config: Config) -> Tenant:
         caching,
         most_tokens=policy.max_output_tokens,
         priority=policy.priority,
+        pin=policy.pin or "",
     )
     if not embedders:
         return tenant

@@ -6,6 +6,7 @@ no vLLM are never polled.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterable, Sequence
 
 import aiohttp
@@ -86,6 +87,11 @@ class Backends:
     def replicas_up(self, pool: PoolConfig) -> int:
         """How many of the pool's endpoints answer: 0 to `len(pool.endpoints)`."""
         return sum(url not in self._down for url in pool.endpoints)
+
+    def endpoint(self, pool: PoolConfig) -> str | None:
+        """Any of the pool's endpoints that answer; None: there is none."""
+        up = [url for url in pool.endpoints if url not in self._down]
+        return random.choice(up) if up else None
 
     def suspect(self, url: str, seconds: float) -> None:
         """Count this replica as down for so long, whatever its polls say: its answers were bad."""

@@ -135,7 +135,7 @@ class _Way:
         policy, gateway = self._policy, self._gateway
         budget_ms = self._why.latency_budget_ms
         try:
-            route = policy.route(request, tenant, budget_ms, gateway.down)
+            route = policy.route(request, tenant, budget_ms, gateway.down, counts=False)
         except Unroutable as refusal:
             self._say("route", str(refusal))
             self._end("refused", f"refused: {refusal.why}")

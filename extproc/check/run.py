@@ -26,6 +26,8 @@ from extproc.config import (
 )
 from extproc.config.tree import dig, mapping
 from extproc.extras import install
+from extproc.judging import make_judging
+from extproc.shadow.setup import judge_credential
 from extproc.up import UpError, find_envoy
 
 
@@ -119,10 +121,16 @@ def _said_twice(lines: Lines) -> Iterator[Finding]:
 def _missing_here(config: Config) -> list[str]:
     """Of what the policy needs: it may be there where the processor runs."""
     missing, semantic = list[str](), config.cache.semantic
-    try:
-        credentials(config.cache)
-    except ConfigError as error:
-        missing.append(str(error))
+    learning = config.routing.learning
+    for needed in (
+        lambda: credentials(config.cache),
+        lambda: make_judging(config.routing.difficulty),
+        lambda: learning and judge_credential(learning),
+    ):
+        try:
+            needed()
+        except ConfigError as error:
+            missing.append(str(error))
     packages = ["simplemma"] if semantic else []
     if semantic and not semantic.embedder.url:
         packages += ["onnxruntime", "tokenizers"]

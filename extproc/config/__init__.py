@@ -14,6 +14,8 @@ from extproc.config.caching import (
     SemanticCacheConfig,
     TenantCacheConfig,
 )
+from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
+from extproc.config.files import Stamp, read_bytes, stamp
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
@@ -44,9 +46,12 @@ __all__ = [
     "ConfigError",
     "CostsConfig",
     "Credentials",
+    "DifficultyConfig",
     "EmbedderConfig",
     "ExactCacheConfig",
     "Expiry",
+    "JudgeConfig",
+    "LearningConfig",
     "Lines",
     "Loaded",
     "PoolConfig",
@@ -55,14 +60,17 @@ __all__ = [
     "ResponseConfig",
     "RoutingConfig",
     "SemanticCacheConfig",
+    "Stamp",
     "TenantCacheConfig",
     "TenantConfig",
     "credentials",
     "from_document",
     "load",
     "parse_yaml",
+    "read_bytes",
     "read_text",
     "read_yaml",
     "shared_secret",
+    "stamp",
     "walk",
 ]

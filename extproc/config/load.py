@@ -81,7 +81,7 @@ def from_document(document: object) -> Loaded:
     except ValidationError as error:
         raise ConfigError("\n".join(mistakes(error, policy))) from error
     problems = list(_unknown_pools(config)) or list(_mixed_kinds(config))
-    problems += alias_mistakes(config)
+    problems += [*alias_mistakes(config), *_unlearnable(config)]
     listen = None
     if bootstrap:
         problems += around.clusters_missing(config, bootstrap)
@@ -149,6 +149,25 @@ def _unknown_pools(config: Config) -> Iterator[str]:
         yield from check(f"forebay.tenants.{tenant}.pools", policy.pools or ())
         if policy.pools == ():
             yield f"forebay.tenants.{tenant}.pools: empty; name at least one pool"
+        yield from check(f"forebay.tenants.{tenant}.pin", (policy.pin,) if policy.pin else ())
+        if policy.pin in config.pools and policy.pools and policy.pin not in policy.pools:
+            allowed = ", ".join(policy.pools)
+            yield (
+                f"forebay.tenants.{tenant}.pin: {policy.pin!r} is none of the tenant's pools "
+                f"({allowed}); add it there, or pin to one of these"
+            )
     for name, pool in config.pools.items():
         if pool.model == routing.auto_model:
             yield f"forebay.pools.{name}.model: is also routing.auto_model; rename one of them"
+
+
+def _unlearnable(config: Config) -> Iterator[str]:
+    """A budget in dollars bounds nothing where a sample has no price."""
+    if config.routing.learning is None:
+        return
+    for name in dict.fromkeys((config.routing.small, config.routing.large)):
+        if name in config.pools and config.pools[name].price is None:
+            yield (
+                f"forebay.routing.learning.usd_per_day: pools.{name} has no price to count it by; "
+                "write price: {input: 0.10, output: 0.40} there, with zeros if it costs nothing"
+            )

@@ -7,6 +7,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from extproc.admission import MOST_WAITING
 from extproc.config.caching import CacheConfig, CacheScope, TenantCacheConfig
+from extproc.config.difficulty import DifficultyConfig, LearningConfig
+from extproc.config.price import PriceConfig
 from extproc.config.tree import mapping
 from extproc.config.values import (
     Address,
@@ -17,7 +19,6 @@ from extproc.config.values import (
     Name,
     SizeBytes,
     Url,
-    Usd,
 )
 
 # Beyond the longest wait Envoy waits so much longer for our word: it is to be ours, not a time-out.
@@ -26,30 +27,6 @@ HOLD_MARGIN_S = 5.0
 
 class ConfigError(Exception):
     """The config cannot be used; the message names the file and, a line each, what is wrong."""
-
-
-class PriceConfig(Block):
-    """US dollars per million tokens."""
-
-    input: Usd
-    cached_input: Usd
-    """Of the input, what the prefix cache had. Left out: as input."""
-    output: Usd
-    """Left out where a pool serves embeddings: nothing is put out."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _cached_as_input(cls, given: object) -> object:
-        block = mapping(given)
-        return {"cached_input": block["input"], **block} if "input" in block else given
-
-    @model_validator(mode="after")
-    def _cached_is_cheaper(self) -> Self:
-        if self.cached_input > self.input:
-            raise ValueError(
-                f"cached_input ({self.cached_input:g}) must not be above input ({self.input:g})"
-            )
-        return self
 
 
 class PoolConfig(Block):
@@ -220,6 +197,9 @@ class RoutingConfig(Block):
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
     aliases: dict[Name, Name] = Field(default={})
     """What else clients may call a pool, or `auto_model`: `{gpt-4o: large, default: auto}`."""
+    difficulty: DifficultyConfig = DifficultyConfig()
+    learning: LearningConfig | None = None
+    """None: off."""
 
 
 class Expiry(NamedTuple):
@@ -277,6 +257,9 @@ class TenantConfig(ExpiryConfig):
     """Most tokens of each choice of an answer. None: as the client says."""
     priority: int = Field(default=0, ge=-1000, le=1000)
     """Where pools have `priority`: added to that of the class, which counts for more."""
+    pin: Name | None = None
+    """The pool where requests go that leave the choice to us, whatever they ask: not judged, and
+    never degraded to the small pool. A model named by the client goes before."""
     cache: TenantCacheConfig = TenantCacheConfig()
 
 

@@ -16,6 +16,7 @@ from extproc.config.caching import (
     StoreConfig,
     TenantCacheConfig,
 )
+from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
 from extproc.config.policy import (
     AdmissionConfig,
     BatchConfig,
@@ -57,7 +58,7 @@ def _stands(given: object, loc: Sequence[int | str]) -> bool:
 # Pydantic's words for a programmer, in words for whoever writes the file.
 _PLAIN = {
     "missing": "missing; it is required",
-    "greater_than": "must be above {gt}",
+    "greater_than": "must be above {gt:g}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be below {lt:g}",
     "less_than_equal": "must be at most {le}",
@@ -117,6 +118,9 @@ def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
         "slo": SloConfig,
         "batch": BatchConfig,
         "routing": RoutingConfig,
+        "difficulty": DifficultyConfig,
+        "learning": LearningConfig,
+        "judge": JudgeConfig,
         "response": ResponseConfig,
         "paths": ExpiryConfig,
         "cache": CacheConfig,

@@ -12,7 +12,7 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from extproc.embedders.credential import Credential
+from extproc.credential import Credential
 from extproc.embedders.protocol import EmbedderUnavailable, Vector, unit_vector
 
 _log = logging.getLogger(__name__)

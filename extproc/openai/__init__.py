@@ -1,12 +1,21 @@
 """The OpenAI API's JSON and SSE. The only package that knows these shapes.
 
 `request` reads and splices requests (`prompts`: what a model is to read; `spans`: where to splice),
-`answer` reads and replays answers, `replies` are our own.
+`members` are vLLM's own; `answer` reads and replays answers, `replies` are our own; `plain` is what
+the gateway itself asks of servers.
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
 from extproc.openai.members import NOTHING, OwnMembers, moved, own_members
 from extproc.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, MODELS
+from extproc.openai.plain import (
+    Said,
+    asked_again,
+    conversation,
+    is_plain,
+    plain_chat,
+    said,
+)
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -34,14 +43,18 @@ __all__ = [
     "ApiError",
     "OwnMembers",
     "Request",
+    "Said",
     "Span",
     "UnreadAnswer",
     "Usage",
     "abort_ids",
+    "asked_again",
     "before_error",
+    "conversation",
     "ended_choices",
     "error_body",
     "is_json",
+    "is_plain",
     "last_usage",
     "models_body",
     "moved",
@@ -49,6 +62,8 @@ __all__ = [
     "own_members",
     "parse",
     "partial_ending",
+    "plain_chat",
+    "said",
     "stream_of",
     "whole_events",
     "with_changes",

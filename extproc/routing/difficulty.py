@@ -22,6 +22,10 @@ class Difficulty(Protocol):
         metrics."""
         ...
 
+    def look(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        """What `judge` would say now. Nothing is counted."""
+        ...
+
 
 class Off:
     """No text is looked at: `size` for all."""
@@ -32,12 +36,16 @@ class Off:
     def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
         return rules.hurried(latency_budget_ms) or self._judgement
 
+    look = judge
+
 
 class Rules:
     """See extproc.routing.rules."""
 
     def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
         return rules.judge(text, latency_budget_ms)
+
+    look = judge
 
 
 class Scorer(Protocol):
@@ -50,12 +58,18 @@ class Scorer(Protocol):
         """Higher is harder."""
         ...
 
+    def look(self, of: Features) -> float:
+        """The same, of a request that does not count."""
+        ...
+
 
 class Prior:
     name = "prior"
 
     def score(self, of: Features) -> float:
         return prior.score(of)
+
+    look = score
 
 
 class Learned:
@@ -76,6 +90,9 @@ class Learned:
             return score
         return prior.score(of)
 
+    def look(self, of: Features) -> float:
+        return prior.score(of) if self.drift.found else self._trees.score(of)
+
 
 class Scored:
     """Large are those with the highest scores, so many that it is the promised share of all that
@@ -90,6 +107,16 @@ class Scored:
         if hurried := rules.hurried(latency_budget_ms):
             return hurried
         name = self._scorer.name
-        if self._keeper.is_large(self._scorer.score(features(text))):
-            return Judgement("large", f"{name}-hard")
-        return Judgement("small", f"{name}-easy")
+        large = self._keeper.is_large(self._scorer.score(features(text)))
+        return scored(name, large=large)
+
+    def look(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        if hurried := rules.hurried(latency_budget_ms):
+            return hurried
+        score = self._scorer.look(features(text))
+        return scored(self._scorer.name, large=self._keeper.would_be_large(score))
+
+
+def scored(name: str, *, large: bool) -> Judgement:
+    """`name`: of the scorer."""
+    return Judgement("large", f"{name}-hard") if large else Judgement("small", f"{name}-easy")

@@ -143,6 +143,21 @@ class Trees:
                 total += values[2 if of[high] <= high_at else 3]
         return total
 
+    def parts(self, of: Features) -> dict[str, float]:
+        """What each feature that was asked for moves the score, up or down from where it would be
+        on a mean of all leaves: a tree's root moves it to the mean of a side's two leaves, and the
+        question there to one of them (Saabas 2014, Interpreting random forests)."""
+        moved: dict[str, float] = {}
+        for root, root_at, low, low_at, high, high_at, values in self._nodes:
+            is_low = of[root] <= root_at
+            side = values[:2] if is_low else values[2:]
+            asked, at = (low, low_at) if is_low else (high, high_at)
+            leaf = side[0 if of[asked] <= at else 1]
+            of_side, of_all = sum(side) / 2, sum(values) / 4
+            for feature, by in ((root, of_side - of_all), (asked, leaf - of_side)):
+                moved[NAMES[feature]] = moved.get(NAMES[feature], 0.0) + by
+        return moved
+
 
 def _asked(split: Split) -> tuple[int, float]:
     return INDEX[split.feature], split.at
@@ -155,5 +170,6 @@ def parse(content: bytes) -> Model:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = "".join(f"{part}." for part in first["loc"]).rstrip(".")
-        what = f"{where}: {first['msg']}" if where else first["msg"]
+        message = first["msg"].removeprefix("Value error, ")
+        what = f"{where}: {message}" if where else message
         raise ModelError(f"{what}; write the file with forebay train-router") from error

@@ -23,6 +23,8 @@ class Outcome(BaseModel):
     """Whether the small model's answer was good enough, by a judge that did not know whose it
     was."""
     large_right: bool
+    propensity: Annotated[float, Field(gt=0, le=1)] | None = None
+    """With what chance the request was sampled. None: not known."""
 
     @model_validator(mode="after")
     def _all_features(self) -> Self:

@@ -3,7 +3,7 @@
 The weights are a judgement, not a fit: no data set has set them, and none should.
 """
 
-from extproc.routing.features import INDEX, Features
+from extproc.routing.features import INDEX, NAMES, Features
 
 # Of counts on a log scale. Length counts half: a long text is not hard for being long.
 _WEIGHTS = {
@@ -20,3 +20,8 @@ _TERMS = tuple((INDEX[name], weight) for name, weight in _WEIGHTS.items())
 def score(of: Features) -> float:
     """Higher is harder; 0 for an empty text. Only the order of scores means anything."""
     return sum([weight * of[at] for at, weight in _TERMS])
+
+
+def parts(of: Features) -> dict[str, float]:
+    """What each feature adds to the score."""
+    return {NAMES[at]: weight * of[at] for at, weight in _TERMS}

@@ -35,11 +35,14 @@ class ShareKeeper:
 
     def is_large(self, score: float) -> bool:
         """Decides, and counts the decision. `score`: finite; higher is harder."""
-        rank = bisect_left(self._sorted, score) / max(len(self._sorted), 1)
-        large = rank > self._threshold
+        large = self.would_be_large(score)
         self._threshold += _STEP * (large - self.share)
         self._remember(score)
         return large
+
+    def would_be_large(self, score: float) -> bool:
+        """As is_large would decide now; nothing is counted."""
+        return bisect_left(self._sorted, score) / max(len(self._sorted), 1) > self._threshold
 
     def _remember(self, score: float) -> None:
         if len(self._recent) == _WINDOW:

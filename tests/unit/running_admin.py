@@ -43,7 +43,7 @@ def query_of(
         tenant=known,
         tenant_id=tenant,
         user_id=user,
-        pool=policy.route(request, known, None, gateway.down).wanted,
+        pool=policy.route(request, known, None, gateway.down, counts=False).wanted,
         cache_control=cache_control,
     )
     assert query

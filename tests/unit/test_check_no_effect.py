@@ -10,6 +10,14 @@ from tests.unit.test_check_kit import reference
 ON = {"exact": {"ttl": "1h"}}
 PRICE = {"input": 1, "output": 2}
 
+JUDGE = {"url": "http://j:1", "model": "j", "price": PRICE}
+LEARNING = {"file": "x", "judge": JUDGE}
+
+
+def two_pools(**policy: Any) -> dict[str, Any]:
+    pools = {name: {"model": name, "slots": 1, "price": PRICE} for name in ("small", "large")}
+    return {"pools": pools, **policy}
+
 
 def found(**policy: Any) -> list[tuple[str, str, str]]:
     pool = policy.pop("pool", {})
@@ -60,6 +68,23 @@ def found(**policy: Any) -> list[tuple[str, str, str]]:
         ({"cache": {"exact": {"ttl": "1m"}, "semantic": {"ttl": "2m"}}}, "cache.semantic.ttl"),
         ({"admission": {"on_overload": ["overflow", "shed"]}}, "admission.on_overload"),
         ({"tenants": {"a": {"priority": 1}}}, "tenants.a.priority"),
+        (two_pools(routing={"difficulty": {"share": 0.2}}), "routing.difficulty.share"),
+        (
+            two_pools(routing={"difficulty": {"policy": "prior", "model_file": "x"}}),
+            "routing.difficulty.model_file",
+        ),
+        ({"routing": {"difficulty": {"policy": "prior"}}}, "routing.difficulty"),
+        (
+            two_pools(
+                routing={"difficulty": {"policy": "prior"}}, tenants={"default": {"pin": "small"}}
+            ),
+            "routing.difficulty",
+        ),
+        (
+            two_pools(routing={"learning": LEARNING}, tenants={"default": {"pools": ["large"]}}),
+            "routing.learning",
+        ),
+        (two_pools(tenants={"a": {"pin": "small", "pools": ["small"]}}), "tenants.a.pin"),
     ],
 )
 def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
@@ -89,6 +114,9 @@ def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
         {"cache": ON, "tenants": {"a": {"cache": {"scope": "user"}}}},
         {"tenants": {"a": {"cache": {"exact": False}}}},
         {"pool": {"priority": True}, "tenants": {"a": {"priority": 1}}},
+        two_pools(routing={"difficulty": {"policy": "prior", "share": 0.2}}),
+        two_pools(routing={"difficulty": {"policy": "learned", "share": 0.2, "model_file": "x"}}),
+        two_pools(routing={"learning": LEARNING}, tenants={"a": {"pin": "small"}}),
     ],
 )
 def test_what_has_an_effect_is_not(policy: dict[str, Any]) -> None:

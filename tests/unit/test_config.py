@@ -69,6 +69,15 @@ def redis(exact: Any = None, secret_file: str | None = None, **keys: Any) -> dic
     return {"cache": {"store": store, "secret_file": secret_file, "exact": exact or {}}}
 
 
+def difficulty(**keys: Any) -> dict[str, Any]:
+    return {"routing": {"difficulty": keys}}
+
+
+def learning(**keys: Any) -> dict[str, Any]:
+    judge = {"url": "http://h:1", "model": "m", "price": {"input": 1, "output": 1}}
+    return {"routing": {"learning": {"file": "f", "judge": judge, **keys}}}
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -194,6 +203,30 @@ def redis(exact: Any = None, secret_file: str | None = None, **keys: Any) -> dic
         ),
         ({"tenants": {"a": {"cache": {"exact": "x"}}}}, "forebay.tenants.a.cache.exact: must be t"),
         ({"routing": {"auto_model": "s"}}, "forebay.pools.small.model: is also"),
+        (difficulty(policy="hard"), "forebay.routing.difficulty.policy: must be 'off', 'rules', "),
+        (difficulty(policy=True), "forebay.routing.difficulty.policy: must be 'off', 'rules', "),
+        (difficulty(share=0), "forebay.routing.difficulty.share: must be above 0, not 0"),
+        (difficulty(share=1), "forebay.routing.difficulty.share: must be below 1, not 1"),
+        (difficulty(shares=1), "forebay.routing.difficulty.shares: unknown key; did you mean sh"),
+        (difficulty(policy="learned"), "forebay.routing.difficulty: policy: learned needs model_"),
+        ({"tenants": {"a": {"pin": "x"}}}, "forebay.tenants.a.pin: no pool is named 'x'"),
+        (
+            {"tenants": {"a": {"pools": ["large"], "pin": "small"}}},
+            "forebay.tenants.a.pin: 'small' is none of the tenant's pools (large)",
+        ),
+        (learning(), "forebay.routing.learning.usd_per_day: pools.small has no price to count"),
+        (learning(usd_per_day=0), "forebay.routing.learning.usd_per_day: must be above 0"),
+        (learning(share=2), "forebay.routing.learning.share: must be at most 1"),
+        (learning(file=None), "forebay.routing.learning.file: must be a path"),
+        (learning(judge={"model": "m"}), "forebay.routing.learning.judge.url: missing"),
+        (
+            learning(judge={"url": "http://h:1", "model": "m"}),
+            "forebay.routing.learning.judge.price: missing; it is required",
+        ),
+        (
+            learning(judge={"url": "http://h:1", "model": "m", "modle": 1}),
+            "forebay.routing.learning.judge.modle: unknown key; did you mean model?",
+        ),
         ({"admin": "9902"}, "forebay.admin: "),
         (
             {"pools": {"small": {"model": "s", "slots": 1, "endpoints": ["http://u:p@h:1"]}}},
@@ -495,3 +528,12 @@ def test_deadlines_by_tenant_before_those_by_path_before_the_rest() -> None:
     assert config.expiry("fast", chat) == (5, 2, True)
     assert config.expiry("fast", completions) == (5, 0, False)
     assert config.longest_s == config.drain_s == 92
+
+
+def test_off_is_the_word_that_yaml_reads_as_false() -> None:
+    document = yaml.safe_load(
+        "{pools: {s: {model: m, slots: 1}}, routing: {difficulty: {policy: off}}}"
+    )
+    assert document["routing"]["difficulty"]["policy"] is False
+    read = from_document({"forebay": document}).config
+    assert read.routing.difficulty.policy == "off"

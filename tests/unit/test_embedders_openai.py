@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from aiohttp import web
 
+from extproc.credential import Credential
 from extproc.embedders import EmbedderUnavailable
-from extproc.embedders.credential import Credential
 from extproc.embedders.openai_endpoint import OpenAIEmbedder
 
 SECRET = "sk-very-secret-0123"

@@ -1,5 +1,6 @@
 """Which pools a request may use: tenant, named model, rules, fallback, health."""
 
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 
 from extproc.config import PoolConfig, RoutingConfig
 from extproc.routing import Plan, Router, Unroutable, from_overflow, without
-from extproc.routing.rules import judge
+from extproc.routing.difficulty import Prior, Scored
+from extproc.routing.rules import Judgement, judge
 
 POOLS = {
     "small": PoolConfig(model="small-7b", slots=4, context=1000),
@@ -137,7 +139,7 @@ def test_an_unknown_model_and_one_that_is_not_allowed_are_told_apart() -> None:
 
 def test_a_tenant_never_gets_a_pool_that_it_may_not_use() -> None:
     only_small = planned("Compare A and B", allowed=("small",))
-    assert only_small == Plan(("small", "small"), "word-compare; tenant may not use large", "small")
+    assert only_small == Plan(("small", "small"), "only-choice; tenant may not use large", "small")
 
 
 def test_a_pool_that_is_down_leaves_the_list() -> None:
@@ -215,3 +217,133 @@ def test_every_plan_stays_within_the_tenants_pools(
     assert made.reason
     if set(made.pools) & up:
         assert set(made.pools) <= up
+
+
+# --- pins, budgets, and who is judged -------------------------------------------------------------
+
+
+class Counting:
+    """Says large, and counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.judged = self.looked = 0
+
+    def judge(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        self.judged += 1
+        return Judgement("large", "counted")
+
+    def look(self, text: str, latency_budget_ms: float | None) -> Judgement:
+        self.looked += 1
+        return Judgement("large", "counted")
+
+
+def asked(router: Router, **changes: Any) -> Plan:
+    arguments = {
+        "model": "auto",
+        "last_user_text": "Hello",
+        "tokens_needed": 10,
+        "latency_budget_ms": None,
+        "allowed": tuple(POOLS),
+    }
+    return router.plan(**(arguments | changes))
+
+
+@pytest.mark.parametrize("pin", ["small", "large", "hosted"])
+def test_a_pin_takes_what_leaves_the_choice_to_us_whatever_it_asks(pin: str) -> None:
+    for asks in ({}, {"text": "Compare"}, {"latency_budget_ms": 5}, {"tokens_needed": 10**6}):
+        made = planned(pin=pin, **asks)
+        assert (made.pools[0], made.reason) == (pin, "pin")
+        assert (made.smaller, made.instead_of) == ((), ""), "it is no choice of a rule"
+
+
+def test_a_pinned_pool_has_its_fallback_and_may_be_down() -> None:
+    assert planned(pin="small").pools == ("small", "small", "large", "hosted")
+    assert planned(pin="large", down=("large",)).reason == "pin; large is down"
+
+
+def test_a_model_that_the_client_names_goes_before_a_pin() -> None:
+    assert planned(model="small-7b", pin="large")[:2] == (
+        ("small", "small", "large", "hosted"),
+        "client-model",
+    )
+
+
+def test_the_frugal_get_the_small_pool_unless_something_else_was_willed_or_it_does_not_fit() -> (
+    None
+):
+    assert planned("Compare", frugal=True)[:3] == (
+        ("small", "small", "large", "hosted"),
+        "budget",
+        "small",
+    )
+    assert planned("Compare", frugal=True, pin="large").reason == "pin"
+    assert planned("Compare", frugal=True, model="large-70b").reason == "client-model"
+    assert planned("Compare", frugal=True, tokens_needed=1001).reason == "context"
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "times"),
+    [
+        ({}, "counted", 1),
+        ({"down": ("large",)}, "counted", 1),
+        ({"tokens_needed": 1001}, "context", 0),
+        ({"model": "small-7b"}, "client-model", 0),
+        ({"pin": "large"}, "pin", 0),
+        ({"frugal": True}, "budget", 0),
+        ({"allowed": ("small", "hosted")}, "only-choice", 0),
+        ({"allowed": ("large",)}, "only-choice", 0),
+        ({"allowed": ("hosted",)}, "only-choice", 0),
+    ],
+)
+def test_judged_once_is_what_may_go_either_way_and_nothing_else(
+    given: dict[str, Any], reason: str, times: int
+) -> None:
+    judge = Counting()
+    plan = asked(Router(POOLS, ROUTING, judge), **given)
+    assert (plan.rule, judge.judged, judge.looked) == (reason, times, 0)
+    assert plan.judged == bool(times)
+
+
+def test_looking_at_a_request_counts_nothing() -> None:
+    judge = Counting()
+    router = Router(POOLS, ROUTING, judge)
+    assert asked(router, counts=False) == asked(router)
+    assert (judge.judged, judge.looked) == (1, 1)
+
+
+def test_a_tenant_with_a_third_pool_instead_of_one_of_the_two_still_has_a_choice() -> None:
+    pools = POOLS | {"middle": PoolConfig(model="mid", slots=1)}
+    router = Router(pools, ROUTING, Counting())
+    plan = asked(router, allowed=("middle", "small"))
+    assert plan[:2] == (("middle",), "counted; tenant may not use large")
+
+
+def test_with_one_pool_there_is_nothing_to_judge() -> None:
+    routing = RoutingConfig(small="small", large="small")
+    assert asked(Router(POOLS, routing, Counting())).reason == "only-choice"
+
+
+def test_requests_that_are_not_judged_are_no_part_of_the_share() -> None:
+    router = Router(POOLS, ROUTING, Scored(Prior(), 0.5))
+    pools: list[str] = []
+    for number in range(400):
+        for other in ({"pin": "large"}, {"frugal": True}, {"latency_budget_ms": 3.0}):
+            asked(router, last_user_text="What is 2 + 3 * 4?", **other)
+        asked(router, last_user_text="x = 1 + 2 + 3", counts=False)
+        pools.append(asked(router, last_user_text="word " * (number % 7)).pools[0])
+    assert abs(pools.count("large") / len(pools) - 0.5) < 0.13  # (1 + step) / (step x 400)
+
+
+OLD = re.compile(r"\b(compare|analyse|analyze|why|design)\b", re.IGNORECASE)
+
+
+@given(st.text(alphabet="compare whydsignlzé_1.\n-WHY", max_size=60) | st.text(max_size=60))
+def test_whole_words_are_those_of_a_regular_expression(text: str) -> None:
+    found = OLD.search(text)
+    expected = f"word-{found[1].lower()}" if found else "default"
+    assert judge(text.replace("?", ""), None).reason == expected or "ſ" in text
+
+
+def test_a_text_made_of_parts_of_words_is_not_looked_through_to_its_end() -> None:
+    assert judge("whyx " * 199 + "why", None).reason == "word-why"
+    assert judge("whyx " * 200 + "why", None).reason == "default"

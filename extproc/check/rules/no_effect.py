@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from extproc.check.bootstrap import Policy
 from extproc.check.findings import Finding, warning
-from extproc.config import Config, PoolConfig
+from extproc.config import Config, PoolConfig, TenantConfig
 
 
 def no_effect(policy: Policy) -> Iterator[Finding]:
@@ -12,7 +12,13 @@ def no_effect(policy: Policy) -> Iterator[Finding]:
     config = policy.config
     if config is None:
         return
-    said = (*_overload(config), *_times(config), *_cache(config), *_unused(config))
+    said = (
+        *_overload(config),
+        *_times(config),
+        *_cache(config),
+        *_difficulty(config),
+        *_unused(config),
+    )
     for key, reason, mend in said:
         yield warning("no-effect", policy.spot.at(key), reason, mend)
 
@@ -143,6 +149,51 @@ def _cache(config: Config) -> _Said:
             f"({exact.ttl:g}s).",
             "Set it to cache.exact.ttl at most.",
         )
+
+
+def _difficulty(config: Config) -> _Said:
+    routing, difficulty = config.routing, config.routing.difficulty
+    said = difficulty.model_fields_set
+    if "share" in said and difficulty.policy not in ("prior", "learned"):
+        yield (
+            "routing.difficulty.share",
+            f"The policy {difficulty.policy} keeps no share.",
+            "Set policy: prior, or learned with a model_file, or leave share out.",
+        )
+    if "model_file" in said and difficulty.policy != "learned":
+        yield (
+            "routing.difficulty.model_file",
+            f"The policy {difficulty.policy} reads no model.",
+            "Set policy: learned, or leave model_file out.",
+        )
+    for key in ("difficulty", "learning"):
+        if key in routing.model_fields_set and not any(_choices(config)):
+            yield (
+                f"routing.{key}",
+                "Nobody is judged: with one pool for all, a pin or a list of pools there is no "
+                "choice for any tenant.",
+                f"Let some tenant use both {routing.small} and {routing.large}, without a pin, or "
+                f"leave {key} out.",
+            )
+    for name, tenant in config.tenants.items():
+        if tenant.pin and tenant.pools == (tenant.pin,):
+            yield (
+                f"tenants.{name}.pin",
+                f"{tenant.pin} is the only pool that it may use.",
+                "Leave pin out.",
+            )
+
+
+def _choices(config: Config) -> Iterator[bool]:
+    """Of each tenant whether some request of it may go either way."""
+    small, large = config.routing.small, config.routing.large
+    tenants = list(config.tenants.values())
+    if "default" not in config.tenants and config.unknown_tenant == "default":
+        tenants.append(TenantConfig())
+    for tenant in tenants:
+        pools = tenant.pools or tuple(config.pools)
+        has_two = len(pools) > 1 and not {small, large}.isdisjoint(pools)
+        yield tenant.pin is None and small != large and has_two
 
 
 def _unused(config: Config) -> _Said:
