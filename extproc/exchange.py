@@ -177,6 +177,8 @@ class Exchange:
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
         found = await self._look_up(request, headers, route, body)
+        affine = self._config.routing.prefix_affinity
+        prefix = openai.prefix_hash(request) if affine else ""
         request.forget_prompt()
         length = len(body)
         may_shorten = self._policy.may_shorten
@@ -244,6 +246,7 @@ class Exchange:
                     ),
                 ),
                 body=None if new_body is body else new_body,
+                prefix=prefix,
             )
         )
         self._decision = "admitted"

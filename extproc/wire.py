@@ -31,6 +31,9 @@ ACCESS_LOG_METHOD = "StreamAccessLogs"
 # Envoy removes whatever a client sends under this name; its admit routes match it.
 ADMIT_HEADER = "x-forebay-admit"
 
+PREFIX_HEADER = "x-forebay-prefix"
+"""By what it says a cluster with RING_HASH chooses among its replicas; see openai.prefix_hash."""
+
 Admit = Literal["stream", "json"]
 
 
@@ -169,15 +172,18 @@ def admit(
     timeout_ms: int,
     request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
+    prefix: str = "",
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
     `request_facts`: metadata under `forebay_request`, of this one. `body`: the new body, or None to
-    leave the client's.
+    leave the client's. `prefix`: the value of PREFIX_HEADER; empty: none.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
     _set(common.header_mutation, "x-envoy-upstream-rq-timeout-ms", str(timeout_ms))
+    if prefix:
+        _set(common.header_mutation, PREFIX_HEADER, prefix)
     if body is not None:
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body

@@ -167,6 +167,10 @@ class RoutingConfig(Block):
     or else the last. Both are among the pools that generate."""
     fallback: dict[Name, tuple[Name, ...]] = Field(default={})
     """Per pool: the pools to try after it, in order. A pool may stand twice to be tried twice."""
+    prefix_affinity: bool = False
+    """Requests whose prompts begin alike go to the same replica, which has that beginning in its
+    prefix cache: their hash is in the header x-forebay-prefix, for clusters with lb_policy:
+    RING_HASH."""
 
 
 class Expiry(NamedTuple):

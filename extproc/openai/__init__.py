@@ -6,6 +6,7 @@
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
 from extproc.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, MODELS
+from extproc.openai.prefix import prefix_hash
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -42,6 +43,7 @@ __all__ = [
     "no_such_path",
     "parse",
     "partial_ending",
+    "prefix_hash",
     "stream_of",
     "whole_events",
     "with_changes",
