@@ -192,6 +192,8 @@ class Exchange:
         shadow = self._gateway.shadow
         sample = None if shadow is None else shadow.drawn(request, route, len(body))
         found = await self._look_up(request, headers, route, body)
+        affine = self._config.routing.prefix_affinity
+        prefix = openai.prefix_hash(request) if affine else ""
         request.forget_prompt()
         length = len(body)
         may_cap = self._policy.may_shorten or self._policy.caps_to_deadline
@@ -276,6 +278,7 @@ class Exchange:
                     *self._for_tiers(headers, request, tiers),
                 ),
                 body=None if new_body is body else new_body,
+                prefix=prefix,
             )
         )
         self._decision = "admitted"

@@ -34,6 +34,8 @@ ADMIT_HEADER = "x-forebay-admit"
 # What a model server answers where our credential, our name for the model or its path is wrong: no
 # client's mistake, and perhaps not the next tier's.
 REFUSALS = "401,402,403,404,405"
+PREFIX_HEADER = "x-forebay-prefix"
+"""By what it says a cluster with RING_HASH chooses among its replicas; see openai.prefix_hash."""
 
 Admit = Literal["stream", "json"]
 
@@ -182,15 +184,18 @@ def admit(
     timeout_ms: int,
     request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
+    prefix: str = "",
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
     `request_facts`: metadata under `forebay_request`, of this one. `body`: the new body, or None to
-    leave the client's.
+    leave the client's. `prefix`: the value of PREFIX_HEADER; empty: none.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
     _set(common.header_mutation, "x-envoy-upstream-rq-timeout-ms", str(timeout_ms))
+    if prefix:
+        _set(common.header_mutation, PREFIX_HEADER, prefix)
     if body is not None:
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body

@@ -200,6 +200,10 @@ class RoutingConfig(Block):
     difficulty: DifficultyConfig = DifficultyConfig()
     learning: LearningConfig | None = None
     """None: off."""
+    prefix_affinity: bool = False
+    """Requests whose prompts begin alike go to the same replica, which has that beginning in its
+    prefix cache: their hash is in the header x-forebay-prefix, for clusters with lb_policy:
+    RING_HASH."""
 
 
 class Expiry(NamedTuple):

@@ -16,6 +16,7 @@ from extproc.openai.plain import (
     plain_chat,
     said,
 )
+from extproc.openai.prefix import prefix_hash
 from extproc.openai.replies import (
     ApiError,
     Usage,
@@ -63,6 +64,7 @@ __all__ = [
     "parse",
     "partial_ending",
     "plain_chat",
+    "prefix_hash",
     "said",
     "stream_of",
     "whole_events",

@@ -362,7 +362,9 @@ def test_a_pool_that_only_a_route_for_embeddings_leads_to_serves_them() -> None:
 def test_what_the_replaced_routes_said_beside_their_destination_is_kept() -> None:
     document = load(attach(STYLES["hosts"]).text)
     for route in routes(document, host=1)[3:5]:
-        assert route["route"]["hash_policy"] == [{"header": {"header_name": "x-session"}}]
+        assert route["route"]["hash_policy"] == [
+            {"header": {"header_name": name}} for name in ("x-forebay-prefix", "x-session")
+        ]
         assert route["request_headers_to_add"][0]["header"]["key"] == "x-edge"
         added = [entry["header"]["key"] for entry in route["response_headers_to_add"]]
         assert added[-1] == "x-served-from"

@@ -217,8 +217,9 @@ async def test_only_what_is_newer_is_read(server: RedisServer) -> None:
     async with shared(server) as one, shared(server) as two:
         for number in range(300):
             one.add(key, fresh(number), drawn())
-        await written()
-        await asyncio.sleep(0.2)
+        async with shared(server) as other, asyncio.timeout(10):
+            while len(await other.nearest(key, unit(1), -1, 999)) < 300:
+                await written()
         counts = [len(await two.nearest(key, unit(1), -1, 999)) for _ in range(4)]
         assert counts == [128, 256, 300, 300]
         found = await two.nearest(key, unit(1), -1, 1)

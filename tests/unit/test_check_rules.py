@@ -95,6 +95,15 @@ def to_pool(**more: Any) -> Edit:
     return add_route(route={"cluster": "large", **more})
 
 
+def affine(d: Document) -> None:
+    d.policy["routing"]["prefix_affinity"] = True
+
+
+def ring(name: str) -> Edit:
+    bound = {"consistent_hashing_lb_config": {"hash_balance_factor": 150}}
+    return lambda d: d.cluster(name).update(lb_policy="RING_HASH", common_lb_config=bound)
+
+
 def embedder() -> Edit:
     """The pool large serves embeddings, and small is all that generates."""
 
@@ -761,6 +770,43 @@ CASES = [
         "warning",
         ("large",),
     ),
+    # --- prompts that begin alike ---------------------------------------------------------------
+    Case(
+        "prefix-affinity",
+        affine,
+        "node.metadata.forebay.routing.prefix_affinity",
+        "warning",
+    ),
+    Case(
+        "prefix-affinity",
+        both(affine, ring("small"), drop(action("admit_json"), "hash_policy")),
+        lambda d: d.at_route("admit_json", "route.hash_policy"),
+        "warning",
+    ),
+    Case(
+        "prefix-affinity",
+        both(
+            affine,
+            ring("small"),
+            lambda d: d.route("admit_json")["request_headers_to_remove"].append("X-Forebay-Prefix"),
+        ),
+        lambda d: d.at_route("admit_json", "request_headers_to_remove"),
+        "warning",
+    ),
+    Case(
+        "prefix-affinity",
+        ring("large"),
+        lambda d: d.at_cluster("large", "lb_policy"),
+        "warning",
+        ("large",),
+    ),
+    Case(
+        "prefix-affinity",
+        both(affine, ring("small"), lambda d: d.cluster("small").pop("common_lb_config")),
+        lambda d: d.at_cluster("small", "common_lb_config"),
+        "warning",
+        ("small",),
+    ),
     # --- retries --------------------------------------------------------------------------------
     Case(
         "retry-budget",
@@ -1155,3 +1201,21 @@ def test_of_several_ext_proc_filters_ours_is_judged() -> None:
 
     _, findings = found(edit)
     assert {f.rule for f in findings} <= {"refused-at-start"}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        both(affine, ring("small")),
+        both(affine, ring("small"), ring("large")),
+        both(
+            ring("small"),
+            *(
+                put(action(name), hash_policy=[{"cookie": {"name": "c", "ttl": "0s"}}])
+                for name in ("admit_stream", "admit_json")
+            ),
+        ),
+    ],
+)
+def test_a_ring_that_gets_its_hash_is_sound(edit: Edit) -> None:
+    assert found(edit)[1] == []

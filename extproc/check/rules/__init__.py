@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from extproc.check.bootstrap import Bootstrap
 from extproc.check.findings import Finding
 from extproc.check.rules import (
+    affinity,
     answers,
     bodies,
     door,
@@ -32,4 +33,5 @@ RULES: tuple[Rule, ...] = (
     *hosted.RULES,
     *bodies.RULES,
     *answers.RULES,
+    *affinity.RULES,
 )
