@@ -21,9 +21,9 @@ from extproc.extras import install
 
 if TYPE_CHECKING:
     from extproc.cache.partitions import MemoryPartitions, Partitions
-    from extproc.cache.redis_link import Link
     from extproc.cache.semantic.cache import SemanticCache
     from extproc.embedders import Embedder
+    from extproc.redis_link import Link
 
 EMBEDDER_KEY = "FOREBAY_EMBEDDER_KEY"
 
@@ -146,7 +146,7 @@ def _shared_questions(link: "Link", secret: Secret, here: "MemoryPartitions") ->
 
 
 def _link(redis: RedisConfig, password: str | None) -> "Link":
-    from extproc.cache.redis_link import Link, Settings
+    from extproc.redis_link import Link, Settings
 
     return Link(
         Settings(
