@@ -9,12 +9,13 @@ from extproc.admission import Limiter, Marks, Slo, marks, needed_s
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
 from extproc.config import Config
-from extproc.costs import Ledger
+from extproc.costs import Ledger, cost_usd
 from extproc.finished import Finished
+from extproc.limits import NANO, Cost, Limits, stop_streams
 from extproc.metrics import Metrics
 from extproc.openai import Request
 from extproc.policy import Policy, enforced
-from extproc.stores import changed_caches, make_caches
+from extproc.stores import changed_caches, changed_limits, make_caches, make_limits
 
 _log = logging.getLogger(__name__)
 
@@ -48,15 +49,21 @@ class Gateway:
         self.following_bytes = 0
         """Held of the bodies of requests that wait for the answer to another one."""
         self.ledger = Ledger(time.time())
+        self.limits = self._as_said(make_limits(config, self._clock), config)
         self.metrics = Metrics(
             lambda: self.policy.limiters,
             self.is_up,
             self.servers,
             lambda: self.policy.caches,
             self.ledger,
+            lambda: (self.limits, self.policy.tenants.named_rules),
         )
         self.finished = Finished(
-            lambda: self.policy, self.metrics, self.ledger, self.backends.suspect
+            lambda: self.policy,
+            self.metrics,
+            self.ledger,
+            lambda: self.limits,
+            self.backends.suspect,
         )
         self.policy = self._made(config, make_caches(config.cache, self._clock))
 
@@ -82,6 +89,8 @@ class Gateway:
                 _log.error("a slot of %s leaked: request %s", name, lease.ask.owner)
             if audit.drift:
                 _log.error("the books of %s are off by %d", name, audit.drift)
+        named = self.policy.tenants.named_rules
+        self.limits.keep_up([name for name, rules in named.items() if rules.budget])
 
     def tokens_estimate(self, pool: str, request: Request) -> int:
         """What the request will take of the pool's servers: its prompt, and for each answer as much
@@ -93,21 +102,44 @@ class Gateway:
         answers = request.sequences
         return request.prompt_tokens_estimate + int(answer) * answers
 
+    def cost_estimate(self, pool: str, request: Request, *, batch: bool) -> Cost:
+        """What it will use of its tenant's limits, as far as can be told before."""
+        tokens = self.tokens_estimate(pool, request)
+        config = self.policy.config
+        price = config.pools[pool].price if pool in config.pools else None
+        if price is None:
+            return Cost(tokens, 0)
+        prompt = min(request.prompt_tokens_estimate, tokens)
+        factor = config.costs.batch_price if batch else 1.0
+        return Cost(tokens, round(cost_usd(price, prompt, 0, tokens - prompt, factor) * NANO))
+
+    def _as_said(self, limits: Limits, config: Config) -> Limits:
+        """What may change while they are in use."""
+        limits.configure(config.limits.when_away)
+        limits.on_spent = lambda tenant_id: stop_streams(self._limiters.values(), tenant_id)
+        return limits
+
     async def configure(self, config: Config) -> None:
-        """Go on with another config. Slots in use and cached answers stay."""
-        old = self.policy
+        """Go on with another config. Slots in use, cached answers and what tenants have used
+        stay."""
+        old, old_limits = self.policy, self.limits
         # First: it may refuse.
+        limits = changed_limits(old_limits, old.config, config, self._clock)
         caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
+        self.limits = self._as_said(limits, config)
         self.policy = self._made(config, caches)
         self._replicas_changed()
         if old.caches is not None and old.caches is not caches:
             await old.caches.close()
+        if old_limits is not limits:
+            await old_limits.close()
 
     async def close(self) -> None:
         await self.backends.close()
         if self.policy.caches is not None:
             await self.policy.caches.close()
+        await self.limits.close()
 
     def _made(self, config: Config, caches: Caches | None) -> Policy:
         limiters = {
@@ -220,6 +252,7 @@ class Gateway:
                 }
                 for name, limiter in self.policy.limiters.items()
             },
+            "limits": self.limits.status(self.policy.tenants.named_rules),
         }
 
 

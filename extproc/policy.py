@@ -59,8 +59,9 @@ class Policy:
         tenant: Tenant,
         latency_budget_ms: float | None,
         down: Collection[str],
+        frugal: bool = False,
     ) -> Plan:
-        """Raises Unroutable."""
+        """`frugal`: the tenant's budget is nearly spent. Raises Unroutable."""
         return self.router.plan(
             model=request.model,
             last_user_text=request.last_user_text,
@@ -68,6 +69,7 @@ class Policy:
             latency_budget_ms=latency_budget_ms,
             allowed=tenant.pools,
             down=down,
+            frugal=frugal,
         )
 
     def query(

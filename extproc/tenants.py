@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from extproc.admission import CLASSES
 from extproc.config import CacheConfig, CacheScope, CacheWanted, Config, TenantConfig
+from extproc.limits import Rules, rules_of
 
 
 class Caching(NamedTuple):
@@ -29,6 +30,8 @@ class Tenant(NamedTuple):
     """Its weight beside other tenants of its class."""
     caching: Caching | None = None
     """None: nothing is stored or read."""
+    rules: Rules | None = None
+    """What it may use; None: as much as it wants."""
 
 
 class UnknownTenant(Exception):
@@ -60,6 +63,15 @@ class Tenants:
     def share_of(self, header_value: str) -> float:
         return self._named.get(header_value, self._default).share
 
+    def rules_of(self, header_value: str) -> Rules | None:
+        return self._named.get(header_value, self._default).rules
+
+    @property
+    def named_rules(self) -> dict[str, Rules]:
+        """Of the tenants with limits whose names may be shown: `default` is no tenant."""
+        named = {name: one.rules for name, one in self._named.items() if name != "default"}
+        return {name: rules for name, rules in named.items() if rules is not None}
+
 
 def _tenant(
     name: str, policy: TenantConfig, every_pool: tuple[str, ...], cache: CacheConfig
@@ -69,4 +81,5 @@ def _tenant(
     if exact is not None and own.exact:
         alike = cache.semantic.scope if cache.semantic and own.semantic else None
         caching = Caching(own.scope or exact.scope, own.store or exact.store, alike)
-    return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching)
+    rules = rules_of(policy)
+    return Tenant(name, policy.pools or every_pool, class_index, policy.weight, caching, rules)

@@ -14,6 +14,13 @@ from extproc.config.caching import (
     SemanticCacheConfig,
     TenantCacheConfig,
 )
+from extproc.config.limiting import (
+    BudgetConfig,
+    LimitsConfig,
+    LimitsRedisConfig,
+    TenantLimitsConfig,
+    WhenAway,
+)
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
@@ -28,11 +35,12 @@ from extproc.config.policy import (
     RoutingConfig,
     TenantConfig,
 )
-from extproc.config.secrets import Credentials, credentials
+from extproc.config.secrets import Credentials, credentials, limits_credentials
 from extproc.config.tree import walk
 
 __all__ = [
     "AdmissionConfig",
+    "BudgetConfig",
     "CacheConfig",
     "CacheScope",
     "CacheWanted",
@@ -43,6 +51,8 @@ __all__ = [
     "EmbedderConfig",
     "ExactCacheConfig",
     "Expiry",
+    "LimitsConfig",
+    "LimitsRedisConfig",
     "Lines",
     "Loaded",
     "PoolConfig",
@@ -53,8 +63,11 @@ __all__ = [
     "SemanticCacheConfig",
     "TenantCacheConfig",
     "TenantConfig",
+    "TenantLimitsConfig",
+    "WhenAway",
     "credentials",
     "from_document",
+    "limits_credentials",
     "load",
     "parse_yaml",
     "read_text",

@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from extproc.admission import MOST_WAITING
 from extproc.config.caching import CacheConfig, CacheScope, TenantCacheConfig
+from extproc.config.limiting import LimitsConfig, TenantLimitsConfig
 from extproc.config.tree import mapping
 from extproc.config.values import (
     Address,
@@ -192,7 +193,7 @@ class ResponseConfig(Block):
     """Other deadlines and ways for one endpoint; a tenant's own go before."""
 
 
-class TenantConfig(ExpiryConfig):
+class TenantConfig(ExpiryConfig, TenantLimitsConfig):
     model_config = ConfigDict(validate_by_name=False, validate_by_alias=True)
 
     request_class: Literal["interactive", "batch"] = Field(default="interactive", alias="class")
@@ -226,6 +227,7 @@ class Config(Block):
     routing: RoutingConfig
     response: ResponseConfig = ResponseConfig()
     cache: CacheConfig = CacheConfig()
+    limits: LimitsConfig = LimitsConfig()
     tenants: dict[Name, TenantConfig] = Field(default={})
     """Policy by tenant; `default` is for every tenant not named here."""
     features: tuple[Name, ...] = ()

@@ -16,6 +16,7 @@ from extproc.config.caching import (
     StoreConfig,
     TenantCacheConfig,
 )
+from extproc.config.limiting import BudgetConfig, LimitsConfig
 from extproc.config.policy import (
     AdmissionConfig,
     Config,
@@ -123,6 +124,8 @@ def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
         "embedder": EmbedderConfig,
         "store": StoreConfig,
         "redis": RedisConfig,
+        "limits": LimitsConfig,
+        "budget": BudgetConfig,
         "costs": CostsConfig,
         "price": PriceConfig,
     }

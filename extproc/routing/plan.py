@@ -61,8 +61,10 @@ class Router:
         latency_budget_ms: float | None,
         allowed: tuple[str, ...],
         down: Collection[str] = (),
+        frugal: bool = False,
     ) -> Plan:
         """`tokens_needed`: prompt and answer together, estimated. `allowed`: the tenant's pools.
+        `frugal`: what leaves the choice to us goes to the small one, where it fits.
 
         The estimate only chooses between pools; whether a prompt is too long is the server's to
         say. A pool that is down leaves the list; if all are down the list stays whole, since the
@@ -71,7 +73,7 @@ class Router:
         free = model == self._routing.auto_model
         if free:
             first, reason = self._by_rules(
-                last_user_text, tokens_needed, latency_budget_ms, allowed
+                last_user_text, tokens_needed, latency_budget_ms, allowed, frugal
             )
         else:
             first, reason = self._named_pool(model, allowed), "client-model"
@@ -90,9 +92,12 @@ class Router:
         tokens_needed: int,
         latency_budget_ms: float | None,
         allowed: tuple[str, ...],
+        frugal: bool,
     ) -> tuple[str, str]:
         small = self._routing.small
         size, reason = judge(last_user_text, latency_budget_ms)
+        if frugal:
+            size, reason = "small", "budget"
         wanted = small if size == "small" else self._routing.large
         if wanted == small and not _fits(self._pools[small], tokens_needed):
             wanted, reason = self._routing.large, "context"
