@@ -95,9 +95,9 @@ class Router:
         frugal: bool,
     ) -> tuple[str, str]:
         small = self._routing.small
-        size, reason = judge(last_user_text, latency_budget_ms)
-        if frugal:
-            size, reason = "small", "budget"
+        size, reason = "small", "budget"
+        if not frugal:
+            size, reason = judge(last_user_text, latency_budget_ms)
         wanted = small if size == "small" else self._routing.large
         if wanted == small and not _fits(self._pools[small], tokens_needed):
             wanted, reason = self._routing.large, "context"
