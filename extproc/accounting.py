@@ -7,6 +7,7 @@ may have admitted it.
 from typing import NamedTuple
 
 from extproc.admission import Ask
+from extproc.limits import Charged, read_charged
 from extproc.openai import Request, Usage
 
 LOG_LINES = (
@@ -49,6 +50,8 @@ class Charge(NamedTuple):
     """Of `tokens`, the prompt's: estimated from its text alone, the same for every pool."""
     payer: str
     """The tenant itself, not its label."""
+    charged: Charged | None = None
+    """Of the tenant's limits; None: it has none."""
 
 
 class Bill(NamedTuple):
@@ -205,14 +208,16 @@ def bill_told(
     instead_of: str,
     cap_tokens: int,
     most_tokens: int,
+    charged: Charged | None,
     payer: str,
 ) -> str:
     """For the log, what is known of a request when it is admitted: POOL TOKENS PROMPT FEATURE CLASS
-    INSTEAD_OF ANSWERS CAP MOST PAYER. Read again as Charge and Bill."""
+    INSTEAD_OF ANSWERS CAP MOST CHARGED PAYER. Read again as Charge and Bill."""
     return (
         f"{pool} {ask.tokens} {request.prompt_tokens_estimate} "
         f"{feature} {request_class} {instead_of or '-'} "
-        f"{ask.weight} {cap_tokens} {most_tokens} {payer}"
+        f"{ask.weight} {cap_tokens} {most_tokens} "
+        f"{charged.told() if charged else '-'} {payer}"
     )
 
 
@@ -264,10 +269,11 @@ def _number(text: str) -> int | None:
 
 def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
     """What bill_told has written, whatever a payer's name has in it."""
-    parts = text.split(" ", 9)
-    if len(parts) < 10 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
+    parts = text.split(" ", 10)
+    if len(parts) < 11 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
         return None, Bill()  # an Envoy config without the tag
-    pool, tokens, prompt, feature, request_class, instead_of, answers, cap, most, payer = parts
+    pool, tokens, prompt, feature, request_class, instead_of, answers, cap, most = parts[:9]
+    charged, payer = parts[9:]
     batch = request_class == "batch"
     bill = Bill(feature, batch, instead_of, int(answers), int(cap), int(most))
-    return Charge(pool, int(tokens), int(prompt), payer), bill
+    return Charge(pool, int(tokens), int(prompt), payer, read_charged(charged)), bill

@@ -27,8 +27,9 @@ from extproc.front import (
 )
 from extproc.gateway import Gateway
 from extproc.injections import Asker
+from extproc.limits import Grant, Refused, Rules
 from extproc.passing import Passing
-from extproc.refusals import Answered, refused, try_later
+from extproc.refusals import Answered, limited, refused, try_later
 from extproc.routing import Plan, Unroutable, from_overflow, without
 from extproc.tenants import Tenant, UnknownTenant
 
@@ -78,6 +79,7 @@ class Exchange:
         "_facts",
         "_fill",
         "_gateway",
+        "_grant",
         "_is_held_longer",
         "_lease",
         "_loop",
@@ -121,6 +123,7 @@ class Exchange:
         self._abort_ids: list[str] = []
         self._facts = logs.exchange_line()
         self._cache_status = ""
+        self._grant: Grant | None = None  # of the tenant's limits, if it has any
         self._fill: Fill | None = None
         self._request: openai.Request | None = None  # once it is admitted
         self._own = openai.NOTHING  # what it has for vLLM alone
@@ -134,9 +137,10 @@ class Exchange:
         except Answered as answer:
             self._decision = answer.decision
             details = f"forebay_{answer.decision}"
+            limits = self._grant.headers if self._grant else answer.limits
             await self._stream.send(
                 wire.immediate(
-                    self._request_id, answer.status, answer.headers, answer.body, details
+                    self._request_id, answer.status, answer.headers, answer.body, details, limits
                 )
             )
         except _Gone:
@@ -152,6 +156,8 @@ class Exchange:
             self._answer.end()
         if self._lease is not None:
             self._lease.end()
+        if self._grant is not None:
+            self._grant.end(admitted=self._decision == "admitted")
         if self._fill is not None:
             self._fill.give_up()  # who follows goes on
         self._gateway.metrics.decisions[self._decision, self._tenant.label] += 1
@@ -191,6 +197,8 @@ class Exchange:
         self._facts["pool"] = route.pools[0]
         shadow = self._gateway.shadow
         sample = None if shadow is None else shadow.drawn(request, route, len(body))
+        if self._tenant.rules is not None:
+            await self._take_limits(self._tenant.rules, request, route)
         found = await self._look_up(request, headers, route, body)
         affine = self._config.routing.prefix_affinity
         prefix = openai.prefix_hash(request) if affine else ""
@@ -251,6 +259,7 @@ class Exchange:
             instead_of="" if degraded == "overflow" else route.instead_of,
             cap_tokens=cap_tokens,
             most_tokens=most_tokens,
+            charged=self._grant.charged if self._grant else None,
             payer=self._payer,
         )
         await self._stream.send(
@@ -279,6 +288,7 @@ class Exchange:
                 ),
                 body=None if new_body is body else new_body,
                 prefix=prefix,
+                limits=self._grant.headers if self._grant else (),
             )
         )
         self._decision = "admitted"
@@ -371,9 +381,15 @@ class Exchange:
             raise Answered(error.code, error.status, error.body()) from None
 
     def _route(self, request: openai.Request, headers: wire.RequestHeaders) -> Plan:
+        rules, limits = self._tenant.rules, self._gateway.limits
+        frugal = rules is not None and limits.is_frugal(self._payer, rules)
         try:
             plan = self._policy.route(
-                request, self._tenant, latency_budget_ms(headers), self._gateway.down
+                request,
+                self._tenant,
+                latency_budget_ms(headers),
+                self._gateway.down,
+                frugal=frugal,
             )
         except Unroutable as refusal:
             raise refused(refusal.status, refusal.why, str(refusal), "model") from None
@@ -385,6 +401,18 @@ class Exchange:
             message = f"The servers of this model do not know `{name}`: leave it out."
             raise refused(400, "invalid_request", message, name)
         return narrowed
+
+    async def _take_limits(self, rules: Rules, request: openai.Request, route: Plan) -> None:
+        """All that it may cost, estimated for the pool that it goes to first; or it is refused."""
+        batch = CLASSES[self._class_index] == "batch"
+        cost = self._gateway.cost_estimate(route.pools[0], request, batch=batch)
+        lease_s = self._slot_end - self._loop.time()
+        taken = await self._gateway.limits.take(self._payer, rules, cost, lease_s)
+        if isinstance(taken, Refused):
+            self._gateway.metrics.limited[taken.which, self._tenant.label] += 1
+            self._facts["limit"] = taken.which
+            raise limited(taken)
+        self._grant = taken
 
     async def _look_up(
         self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes

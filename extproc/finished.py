@@ -17,6 +17,7 @@ from extproc.config import PoolConfig
 from extproc.costs import Ledger
 from extproc.endings import Suspicion, ending
 from extproc.estimates import Line
+from extproc.limits import NANO, Cost, Limits
 from extproc.metrics import Metrics
 from extproc.policy import Policy
 from extproc.refused import Refused
@@ -50,15 +51,17 @@ class Measured:
 
 
 class Finished:
-    """`policy`: the one of now. `suspect(url, seconds)`: see Suspicion."""
+    """`policy`, `limits`: those of now. `suspect(url, seconds)`: see Suspicion."""
 
     def __init__(
         self,
         policy: Callable[[], Policy],
         metrics: Metrics,
         ledger: Ledger,
+        limits: Callable[[], Limits],
         suspect: Callable[[str, float], None],
     ) -> None:
+        self._limits = limits
         self._policy = policy
         self._metrics = metrics
         self._ledger = ledger
@@ -96,8 +99,9 @@ class Finished:
         ):
             if count:
                 metrics.tokens[pool, tenant, kind] += count
+        usd = 0.0
         if pool in known.pools:
-            self._ledger.answered(
+            usd = self._ledger.answered(
                 known,
                 pool=pool,
                 tenant=tenant,
@@ -110,6 +114,7 @@ class Finished:
         if account.status == 200 and account.tpot_s is not None:
             metrics.tpot[pool, tenant].observe(account.tpot_s)
         self._settle(account)
+        self._settle_limits(account, estimate, usd)
 
     def _tell_of_other_log(self) -> None:
         if not self._log_is_other:
@@ -210,6 +215,19 @@ class Finished:
             took = (account.prompt_tokens or 0) + account.completion_tokens
             share = self._policy().tenants.share_of(charge.payer)
             limiter.correct(charge.payer, share, took - charge.tokens)
+
+    def _settle_limits(self, account: Account, estimate: Estimate, usd: float) -> None:
+        """Likewise, of what the tenant may use. What no server worked on costs nothing."""
+        charge = account.charge
+        if charge is None or charge.charged is None:
+            return
+        rules = self._policy().tenants.rules_of(charge.payer)
+        if rules is not None:
+            tokens = (account.prompt_tokens or 0) + (account.completion_tokens or 0)
+            if account.completion_tokens is None:
+                tokens = estimate.prompt + estimate.completion
+            counted = Cost(tokens, round(usd * NANO))
+            self._limits().settle(charge.payer, rules, charge.charged, counted)
 
 
 def _with_vectors(account: Account, pool: PoolConfig | None) -> Account:

@@ -10,16 +10,17 @@ from extproc.admission import Limiter, Marks, Slo, marks, needed_s, waiting_mark
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
 from extproc.config import Config, LearningConfig, shared_secret
-from extproc.costs import Ledger
+from extproc.costs import Ledger, cost_usd
 from extproc.credential import Credential
 from extproc.finished import Finished
 from extproc.judging import changed_judging, make_judging
+from extproc.limits import NANO, Cost, Limits, stop_streams
 from extproc.metrics import Judged, Metrics
 from extproc.openai import Request
 from extproc.policy import Policy, enforced
 from extproc.shadow import DaySpend, Shadow
 from extproc.shadow.setup import judge_credential
-from extproc.stores import changed_caches, make_caches
+from extproc.stores import changed_caches, changed_limits, make_caches, make_limits
 
 _log = logging.getLogger(__name__)
 
@@ -54,15 +55,21 @@ class Gateway:
         """Held of the bodies of requests that wait for the answer to another one."""
         self._own_secret = os.urandom(32)
         self.ledger = Ledger(time.time())
+        self.limits = self._as_said(make_limits(config, self._clock), config)
         self.metrics = Metrics(
             lambda: self.policy.limiters,
             self.is_up,
             self.servers,
             lambda: self.policy.caches,
             self.ledger,
+            lambda: (self.limits, self.policy.tenants.named_rules),
         )
         self.finished = Finished(
-            lambda: self.policy, self.metrics, self.ledger, self.backends.suspect
+            lambda: self.policy,
+            self.metrics,
+            self.ledger,
+            lambda: self.limits,
+            self.backends.suspect,
         )
         self.judging = make_judging(config.routing.difficulty)
         self.metrics.registry.register(Judged(lambda: self.judging))
@@ -97,6 +104,8 @@ class Gateway:
                 _log.error("a slot of %s leaked: request %s", name, lease.ask.owner)
             if audit.drift:
                 _log.error("the books of %s are off by %d", name, audit.drift)
+        named = self.policy.tenants.named_rules
+        self.limits.keep_up([name for name, rules in named.items() if rules.budget])
 
         self._tell_of_drift()
 
@@ -119,9 +128,27 @@ class Gateway:
         answers = request.sequences
         return request.prompt_tokens_estimate + int(answer) * answers
 
+    def cost_estimate(self, pool: str, request: Request, *, batch: bool) -> Cost:
+        """What it will use of its tenant's limits, as far as can be told before."""
+        tokens = self.tokens_estimate(pool, request)
+        config = self.policy.config
+        price = config.pools[pool].price if pool in config.pools else None
+        if price is None:
+            return Cost(tokens, 0)
+        prompt = min(request.prompt_tokens_estimate, tokens)
+        factor = config.costs.batch_price if batch else 1.0
+        return Cost(tokens, round(cost_usd(price, prompt, 0, tokens - prompt, factor) * NANO))
+
+    def _as_said(self, limits: Limits, config: Config) -> Limits:
+        """What may change while they are in use."""
+        limits.configure(config.limits.when_away)
+        limits.on_spent = lambda tenant_id: stop_streams(self._limiters.values(), tenant_id)
+        return limits
+
     async def configure(self, config: Config) -> None:
-        """Go on with another config. Slots in use and cached answers stay."""
-        old, learning = self.policy, config.routing.learning
+        """Go on with another config. Slots in use, cached answers and what tenants have used
+        stay."""
+        old, old_limits, learning = self.policy, self.limits, config.routing.learning
         # First: they may refuse.
         secret = self._salt_secret(config)
         judging = await asyncio.to_thread(changed_judging, self.judging, config.routing.difficulty)
@@ -129,9 +156,11 @@ class Gateway:
         credential = None
         if learning is not None and not same_learning:
             credential = await asyncio.to_thread(judge_credential, learning)
+        limits = changed_limits(old_limits, old.config, config, self._clock)
         caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
         await self.backends.watch(config.pools.values())
         self.judging = judging
+        self.limits = self._as_said(limits, config)
         self.policy = self._made(config, caches, secret)
         self._replicas_changed()
         if not same_learning:
@@ -140,6 +169,8 @@ class Gateway:
                 await before.close()
         if old.caches is not None and old.caches is not caches:
             await old.caches.close()
+        if old_limits is not limits:
+            await old_limits.close()
 
     async def close(self) -> None:
         if self.shadow is not None:
@@ -147,6 +178,7 @@ class Gateway:
         await self.backends.close()
         if self.policy.caches is not None:
             await self.policy.caches.close()
+        await self.limits.close()
 
     def _made(self, config: Config, caches: Caches | None, secret: bytes) -> Policy:
         limiters = {
@@ -289,6 +321,7 @@ class Gateway:
                 }
                 for name, limiter in self.policy.limiters.items()
             },
+            "limits": self.limits.status(self.policy.tenants.named_rules),
         }
 
     def _routing_status(self) -> dict[str, object]:

@@ -19,6 +19,7 @@ from extproc.admission import CLASSES, Limiter
 from extproc.backends import Servers
 from extproc.cache import Caches, Stats
 from extproc.costs import Ledger
+from extproc.limits import NANO, Limits, Rules
 from extproc.logs import dropped_lines
 
 if TYPE_CHECKING:  # it needs packages that most do without
@@ -38,10 +39,13 @@ class Metrics:
         servers: Callable[[str], Servers],
         cache: Callable[[], Caches | None],
         ledger: Ledger,
+        limits: Callable[[], tuple[Limits, Mapping[str, Rules]]],
     ) -> None:
+        """`limits`: with the rules of the tenants that the policy names."""
         self.registry = CollectorRegistry()
         self.registry.register(_Now(limiters, is_up, servers, cache))
         self.registry.register(_Dollars(ledger))
+        self.registry.register(_Limited(limits))
         self.decisions = self._counter(
             "forebay_decisions",
             "Requests by what the processor decided: admitted, or an error code of ours.",
@@ -51,6 +55,12 @@ class Metrics:
             "forebay_routes",
             "Admitted requests by the pool that they were sent to first, and why.",
             ["pool", "reason"],
+        )
+        self.limited = self._counter(
+            "forebay_limited",
+            "Requests that a limit of their tenant refused: requests, tokens, concurrent, budget; "
+            "away: Redis could not be asked.",
+            ["limit", "tenant"],
         )
         self.cache = self._counter(
             "forebay_cache_requests",
@@ -301,6 +311,48 @@ class Judged(Collector):
             if judging.drift.index is not None:
                 index.add_metric([], judging.drift.index)
         yield from (policy, index, drifted)
+
+
+class _Limited(Collector):
+    """Read when scraped, of the tenants that the policy names."""
+
+    def __init__(self, limits: Callable[[], tuple[Limits, Mapping[str, Rules]]]) -> None:
+        self._limits = limits
+
+    def collect(self) -> Iterator[Metric]:
+        limits, named = self._limits()
+        budget = GaugeMetricFamily(
+            "forebay_budget_usd", "What a tenant may spend in a day or month.", labels=["tenant"]
+        )
+        spent = GaugeMetricFamily(
+            "forebay_budget_spent_usd",
+            "Of it, what is spent or charged for running requests, as this processor knows.",
+            labels=["tenant"],
+        )
+        for name, rules in named.items():
+            if rules.budget is not None:
+                budget.add_metric([name], rules.budget.most / NANO)
+                spent.add_metric([name], limits.spent_usd(name, rules))
+        away = CounterMetricFamily(
+            "forebay_limits_away",
+            "Requests whose limits were decided without Redis, and how: see limits.when_away.",
+            labels=["how"],
+        )
+        for how, count in limits.decided_away.items():
+            away.add_metric([how], count)
+        yield from (budget, spent, away)
+        shared = limits.shared
+        if shared is not None:
+            yield GaugeMetricFamily(
+                "forebay_limits_store_up",
+                "1 if Redis is asked for limits; 0 while it is taken to be away.",
+                value=float(not shared.is_away),
+            )
+            yield GaugeMetricFamily(
+                "forebay_limits_processors",
+                "Processors that share the limits, as last seen.",
+                value=shared.processors,
+            )
 
 
 class _Now(Collector):

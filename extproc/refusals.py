@@ -4,8 +4,10 @@ Raised anywhere on a request's way, sent in one place.
 """
 
 from functools import cache
+from math import ceil
 
 from extproc import openai
+from extproc.limits import Refused
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -20,11 +22,14 @@ class Answered(Exception):
         body: bytes,
         headers: Headers = (),
         content_type: str = "application/json",
+        limits: Headers = (),
     ) -> None:
         super().__init__(decision)
         self.decision = decision
         self.status = status
         self.body = body
+        self.limits = limits
+        """What the tenant has left: see wire.admit."""
         self.headers: Headers = (("content-type", content_type), *headers)
 
 
@@ -43,7 +48,39 @@ def try_later(code: str, message: str, seconds: int, headers: Headers = ()) -> A
 
 
 @cache
-def _try_later(code: str, message: str, seconds: int) -> tuple[bytes, Headers]:
+def _try_later(
+    code: str, message: str, seconds: int, kind: str = "rate_limit_error"
+) -> tuple[bytes, Headers]:
     """There are few: `seconds` is 1 to 60, codes and messages are our own."""
-    body = openai.error_body(f"{message} Try again in {seconds} s.", "rate_limit_error", code)
+    body = openai.error_body(f"{message} Try again in {seconds} s.", kind, code)
     return body, (("retry-after", str(seconds)),)
+
+
+_SHORT_OF = {
+    "requests": ("requests", "You have used the requests that you may send in this time."),
+    "tokens": ("tokens", "You have used the tokens that you may use in this time."),
+    "concurrent": ("requests", "As many of your requests run as may at once."),
+}
+_LONGEST_S = 60
+
+
+def limited(refusal: Refused) -> Answered:
+    """What a tenant's limits refuse, as OpenAI says it: its `type` is what there is too much of."""
+    seconds = min(max(ceil(refusal.retry_after_s), 1), _LONGEST_S)
+    if refusal.which == "budget":
+        return Answered("budget_exceeded", 429, *_budget_exceeded(refusal), limits=refusal.headers)
+    if refusal.which == "away":
+        message = f"Your limits cannot be looked up. Try again in {seconds} s."
+        body = openai.error_body(message, "server_error", "limits_unavailable")
+        return Answered("limits_unavailable", 503, body, (("retry-after", str(seconds)),))
+    kind, message = _SHORT_OF[refusal.which]
+    body, headers = _try_later("rate_limit_exceeded", message, seconds, kind)
+    return Answered("rate_limit_exceeded", 429, body, headers, limits=refusal.headers)
+
+
+def _budget_exceeded(refusal: Refused) -> tuple[bytes, Headers]:
+    """No Retry-After: clients would wait for it."""
+    new = refusal.ends_at.isoformat().replace("+00:00", "Z") if refusal.ends_at else "later"
+    message = f"What is left of your budget is not enough for this request. A new one begins {new}."
+    body = openai.error_body(message, "insufficient_quota", "budget_exceeded")
+    return body, (("x-should-retry", "false"),)

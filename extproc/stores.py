@@ -1,5 +1,5 @@
-"""From the policy to the caches it describes. Redis' client, and what the semantic cache needs, are
-loaded only where they are used."""
+"""From the policy to the caches and limits that it describes. Redis' client, and what the semantic
+cache needs, are loaded only where they are used."""
 
 import os
 import time
@@ -10,24 +10,31 @@ from extproc.cache import Caches, ExactCache, Secret, Store, Times
 from extproc.cache.memory import MemoryStore
 from extproc.config import (
     CacheConfig,
+    Config,
     ConfigError,
     EmbedderConfig,
     ExactCacheConfig,
     RedisConfig,
     SemanticCacheConfig,
     credentials,
+    limits_credentials,
 )
 from extproc.extras import install
+from extproc.limits import Books, Limits
 
 if TYPE_CHECKING:
     from extproc.cache.partitions import MemoryPartitions, Partitions
-    from extproc.cache.redis_link import Link
     from extproc.cache.semantic.cache import SemanticCache
     from extproc.embedders import Embedder
+    from extproc.redis_link import Link
 
 EMBEDDER_KEY = "FOREBAY_EMBEDDER_KEY"
 
 _Clock = Callable[[], float]
+
+_OF_CACHES = ("forebay.cache.store.redis", "caches miss")
+_OF_LIMITS = ("forebay.limits.store.redis", "limits are as forebay.limits.when_away says")
+"""Where it stands in the policy; what happens while Redis is away."""
 
 
 def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
@@ -37,7 +44,7 @@ def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
     warm_up(config)
     read = credentials(config)
     secret, redis, alike = Secret(read.secret), config.store.redis, config.semantic
-    link = None if redis is None else _link(redis, read.redis_password)
+    link = None if redis is None else _link(redis, read.redis_password, _OF_CACHES)
     store = MemoryStore(config.exact.max_bytes, clock) if link is None else _shared(link, secret)
     exact = ExactCache(store, secret, _times(config.exact))
     if alike is None:
@@ -66,6 +73,32 @@ def changed_caches(
     if isinstance(caches.exact.store, MemoryStore):
         caches.exact.store.configure(new.exact.max_bytes)
     return caches
+
+
+def make_limits(config: Config, clock: _Clock) -> Limits:
+    """Reads the secrets where Redis is asked; ConfigError if they do not do."""
+    redis, here = config.limits.store.redis, Books(clock, time.time)
+    if redis is None:
+        return Limits(here)
+    read = limits_credentials(config.cache, redis)
+    from extproc.limits.redis_store import RedisStore
+    from extproc.limits.shared import SharedStore
+
+    secret = Secret(read.secret)
+    link = _link(redis, read.redis_password, _OF_LIMITS)
+
+    def hashed(tenant_id: str) -> bytes:
+        return secret.digest(b"limits", tenant_id.encode()).hex().encode()
+
+    store = RedisStore(link, hashed)
+    return Limits(here, SharedStore(store, here, clock, os.urandom(8).hex()))
+
+
+def changed_limits(limits: Limits, old: Config, new: Config, clock: _Clock) -> Limits:
+    """The same ones, with what was used, unless their place or their secret is another."""
+    moved = old.limits.store != new.limits.store
+    hidden = new.limits.store.redis and old.cache.secret_file != new.cache.secret_file
+    return make_limits(new, clock) if moved or hidden else limits
 
 
 def warm_up(config: CacheConfig) -> None:
@@ -145,8 +178,8 @@ def _shared_questions(link: "Link", secret: Secret, here: "MemoryPartitions") ->
     return RedisPartitions(link, secret, here)
 
 
-def _link(redis: RedisConfig, password: str | None) -> "Link":
-    from extproc.cache.redis_link import Link, Settings
+def _link(redis: RedisConfig, password: str | None, told: tuple[str, str]) -> "Link":
+    from extproc.redis_link import Link, Settings
 
     return Link(
         Settings(
@@ -159,5 +192,7 @@ def _link(redis: RedisConfig, password: str | None) -> "Link":
             cluster=redis.cluster,
             connections=redis.connections,
             time_limit_s=redis.time_limit,
+            block=told[0],
+            while_away=told[1],
         )
     )

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from extproc.admission import CLASSES
 from extproc.config import CacheScope, CacheWanted, Config, TenantConfig
+from extproc.limits import Rules, rules_of
 
 
 class Caching(NamedTuple):
@@ -38,6 +39,8 @@ class Tenant(NamedTuple):
     it may use no such pool."""
     pin: str = ""
     """The pool for what leaves the choice to us; empty: none."""
+    rules: Rules | None = None
+    """What it may use; None: as much as it wants."""
 
 
 class UnknownTenant(Exception):
@@ -67,6 +70,15 @@ class Tenants:
     def share_of(self, header_value: str) -> float:
         return self._named.get(header_value, self._default).share
 
+    def rules_of(self, header_value: str) -> Rules | None:
+        return self._named.get(header_value, self._default).rules
+
+    @property
+    def named_rules(self) -> dict[str, Rules]:
+        """Of the tenants with limits whose names may be shown: `default` is no tenant."""
+        named = {name: one.rules for name, one in self._named.items() if name != "default"}
+        return {name: rules for name, rules in named.items() if rules is not None}
+
 
 def _tenant(name: str, policy: TenantConfig, config: Config) -> Tenant:
     class_index = CLASSES.index(policy.request_class)
@@ -89,6 +101,7 @@ def _tenant(name: str, policy: TenantConfig, config: Config) -> Tenant:
         most_tokens=policy.max_output_tokens,
         priority=policy.priority,
         pin=policy.pin or "",
+        rules=rules_of(policy),
     )
     if not embedders:
         return tenant

@@ -185,11 +185,13 @@ def admit(
     request_facts: tuple[tuple[str, str], ...],
     body: bytes | None,
     prefix: str = "",
+    limits: tuple[tuple[str, str], ...] = (),
 ) -> bytes:
     """The reply to the body message that lets a request reach the models.
 
     `request_facts`: metadata under `forebay_request`, of this one. `body`: the new body, or None to
-    leave the client's. `prefix`: the value of PREFIX_HEADER; empty: none.
+    leave the client's. `prefix`: the value of PREFIX_HEADER; empty: none. `limits`: metadata under
+    `forebay_limits`, which become headers of the answer, each behind `x-ratelimit-`.
     """
     reply = ProcessingResponse()
     common = reply.request_body.response
@@ -200,6 +202,8 @@ def admit(
         _set(common.header_mutation, "content-length", str(len(body)))  # else Envoy answers 500
         common.body_mutation.body = body
     _set_metadata(reply, "forebay_request", request_facts)
+    if limits:
+        _set_metadata(reply, "forebay_limits", limits)
     return _admit_prepared(facts) + reply.SerializeToString()
 
 
@@ -251,14 +255,22 @@ def piece(
 
 
 def immediate(
-    request_id: str, status: int, headers: tuple[tuple[str, str], ...], body: bytes, details: str
+    request_id: str,
+    status: int,
+    headers: tuple[tuple[str, str], ...],
+    body: bytes,
+    details: str,
+    limits: tuple[tuple[str, str], ...] = (),
 ) -> bytes:
     """The reply that answers the client at once; no model is called.
 
-    `details`: one word of ours, seen in Envoy's logs as response code details.
+    `details`: one word of ours, seen in Envoy's logs as response code details. `limits`: see
+    `admit`.
     """
     reply = ProcessingResponse()
     _set(reply.immediate_response.headers, "x-request-id", request_id)
+    for name, value in limits:
+        _set(reply.immediate_response.headers, f"x-ratelimit-{name}", value)
     # A refusal is one of few, each cached answer new. A long one may quote a path.
     make = _immediate if status == 200 or len(body) > 500 else _immediate_prepared
     return make(status, headers, body, details) + reply.SerializeToString()

@@ -19,8 +19,8 @@ from extproc.cache.partitions import (
     PartitionStats,
     Vector,
 )
-from extproc.cache.redis_link import Away, Link
 from extproc.cache.redis_store import hash_tag
+from extproc.redis_link import Away, Link
 
 # Read for one look-up: about 250 KB of MiniLM's vectors. A processor that has just started needs
 # several look-ups until its copy is whole; what it lacks are misses.

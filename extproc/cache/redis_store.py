@@ -14,10 +14,10 @@ from typing import cast
 
 from extproc.cache.codec import decode, encode
 from extproc.cache.key import Secret
-from extproc.cache.redis_link import ADVICE, Away, Link
 from extproc.cache.scope import Scope
 from extproc.cache.store import Entry, Found, Stats, StoreUnavailable
 from extproc.openai import Answer, UnreadAnswer
+from extproc.redis_link import Away, Link
 
 _EPOCH_BYTES = 8
 # An epoch outlives all that was stored in it, and the wait for a model's answer before that. One
@@ -124,7 +124,7 @@ class RedisStore:
         except Away as away:
             raise StoreUnavailable(
                 f"Redis did not take the purge ({away}): what was stored may still be given. "
-                f"Purge again when it answers. {ADVICE}"
+                f"Purge again when it answers. {self._link.settings.advice}"
             ) from None
 
     def stats(self) -> Stats:

@@ -16,6 +16,13 @@ from extproc.config.caching import (
 )
 from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
 from extproc.config.files import Stamp, read_bytes, stamp
+from extproc.config.limiting import (
+    BudgetConfig,
+    LimitsConfig,
+    LimitsRedisConfig,
+    TenantLimitsConfig,
+    WhenAway,
+)
 from extproc.config.lines import Lines
 from extproc.config.load import Loaded, from_document, load, parse_yaml, read_text, read_yaml
 from extproc.config.policy import (
@@ -32,13 +39,14 @@ from extproc.config.policy import (
     RoutingConfig,
     TenantConfig,
 )
-from extproc.config.secrets import Credentials, credentials, shared_secret
+from extproc.config.secrets import Credentials, credentials, limits_credentials, shared_secret
 from extproc.config.tree import walk
 
 __all__ = [
     "HOLD_MARGIN_S",
     "AdmissionConfig",
     "BatchConfig",
+    "BudgetConfig",
     "CacheConfig",
     "CacheScope",
     "CacheWanted",
@@ -52,6 +60,8 @@ __all__ = [
     "Expiry",
     "JudgeConfig",
     "LearningConfig",
+    "LimitsConfig",
+    "LimitsRedisConfig",
     "Lines",
     "Loaded",
     "PoolConfig",
@@ -63,8 +73,11 @@ __all__ = [
     "Stamp",
     "TenantCacheConfig",
     "TenantConfig",
+    "TenantLimitsConfig",
+    "WhenAway",
     "credentials",
     "from_document",
+    "limits_credentials",
     "load",
     "parse_yaml",
     "read_bytes",

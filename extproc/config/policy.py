@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, model_validator
 from extproc.admission import MOST_WAITING
 from extproc.config.caching import CacheConfig, CacheScope, TenantCacheConfig
 from extproc.config.difficulty import DifficultyConfig, LearningConfig
+from extproc.config.limiting import LimitsConfig, TenantLimitsConfig
 from extproc.config.price import PriceConfig
 from extproc.config.tree import mapping
 from extproc.config.values import (
@@ -248,7 +249,7 @@ class ResponseConfig(Block):
     has no partial answer: at its deadline it is cut."""
 
 
-class TenantConfig(ExpiryConfig):
+class TenantConfig(ExpiryConfig, TenantLimitsConfig):
     model_config = ConfigDict(validate_by_name=False, validate_by_alias=True)
 
     request_class: Literal["interactive", "batch"] = Field(default="interactive", alias="class")
@@ -289,6 +290,7 @@ class Config(Block):
     routing: RoutingConfig
     response: ResponseConfig = ResponseConfig()
     cache: CacheConfig = CacheConfig()
+    limits: LimitsConfig = LimitsConfig()
     tenants: dict[Name, TenantConfig] = Field(default={})
     """Policy by tenant; `default` is for every tenant not named here."""
     features: tuple[Name, ...] = ()

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from extproc.config.caching import CacheConfig
+from extproc.config.caching import CacheConfig, RedisConfig
 from extproc.config.policy import ConfigError
 
 CACHE_SECRET = "FOREBAY_CACHE_SECRET"
@@ -24,7 +24,15 @@ class Credentials:
 def credentials(cache: CacheConfig) -> Credentials:
     """What the caches need. ConfigError: a file cannot be read, or with Redis the secret that its
     processors share is missing or too short."""
-    redis = cache.store.redis
+    return _credentials(cache, cache.store.redis, "forebay.cache.store.redis")
+
+
+def limits_credentials(cache: CacheConfig, redis: RedisConfig) -> Credentials:
+    """What limits in Redis need: a secret of the caches too, by which names are hashed."""
+    return _credentials(cache, redis, "forebay.limits.store.redis")
+
+
+def _credentials(cache: CacheConfig, redis: RedisConfig | None, here: str) -> Credentials:
     secret = shared_secret(cache)
     if redis is None:
         return Credentials(secret or os.urandom(32), None)
@@ -33,7 +41,6 @@ def credentials(cache: CacheConfig) -> Credentials:
             "forebay.cache.secret_file: missing; all processors that share a Redis need the same "
             f"secret. Name a file, or set {CACHE_SECRET}: openssl rand -base64 32"
         )
-    here = "forebay.cache.store.redis"
     password = _read(redis.password_file, f"{here}.password_file", REDIS_PASSWORD)
     for name in ("ca_file", "cert_file", "key_file"):
         _read(getattr(redis, name), f"{here}.{name}", "")  # redis-py would tell with each request

@@ -17,6 +17,7 @@ from extproc.config.caching import (
     TenantCacheConfig,
 )
 from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
+from extproc.config.limiting import BudgetConfig, LimitsConfig
 from extproc.config.policy import (
     AdmissionConfig,
     BatchConfig,
@@ -129,6 +130,8 @@ def _block(loc: tuple[int | str, ...]) -> type[BaseModel]:
         "embedder": EmbedderConfig,
         "store": StoreConfig,
         "redis": RedisConfig,
+        "limits": LimitsConfig,
+        "budget": BudgetConfig,
         "costs": CostsConfig,
         "price": PriceConfig,
     }

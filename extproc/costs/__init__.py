@@ -6,5 +6,6 @@ request may go on: it hears of it when all is over.
 
 from extproc.costs.ledger import OTHER, Ledger
 from extproc.costs.report import Report
+from extproc.costs.savings import cost_usd
 
-__all__ = ["OTHER", "Ledger", "Report"]
+__all__ = ["OTHER", "Ledger", "Report", "cost_usd"]

@@ -67,9 +67,9 @@ class Ledger:
         status: int,
         account: Account,
         estimate: Estimate,
-    ) -> None:
-        """One exchange that `pool` answered last. `tenant`: its label. `estimate`: what is billed
-        where nobody counted its tokens."""
+    ) -> float:
+        """One exchange that `pool` answered last; what it cost in USD. `tenant`: its label.
+        `estimate`: what is billed where nobody counted its tokens."""
         bill, served = account.bill, config.pools[pool]
         feature = bill.feature if bill.feature in config.features else OTHER
         line = self._lines[tenant, feature, served.model, pool]
@@ -80,10 +80,12 @@ class Ledger:
             line.uncounted += status in WORKED
             line.prompt_estimated += estimate.prompt
             line.completion_estimated += estimate.completion
-            if served.price is not None:
-                factor = config.costs.batch_price if bill.batch else 1.0
-                line.usd += cost_usd(served.price, *estimate, factor)
-            return
+            if served.price is None:
+                return 0.0
+            factor = config.costs.batch_price if bill.batch else 1.0
+            usd = cost_usd(served.price, *estimate, factor)
+            line.usd += usd
+            return usd
         prompt = account.prompt_tokens or 0
         cached = min(account.cached_tokens or 0, prompt)
         line.prompt += prompt
@@ -91,9 +93,10 @@ class Ledger:
         line.completion += completion
         cut = self._cut_tokens(pool, bill, completion)
         if served.price is None:
-            return
+            return 0.0
         factor = config.costs.batch_price if bill.batch else 1.0
-        line.usd += cost_usd(served.price, prompt, cached, completion, factor)
+        usd = cost_usd(served.price, prompt, cached, completion, factor)
+        line.usd += usd
         # A fallback's answer is no merit of the rules.
         routed = bill.instead_of and account.charge is not None and account.charge.pool == pool
         other = config.pools.get(bill.instead_of) if routed else None
@@ -106,8 +109,9 @@ class Ledger:
             instead_of=other.price if other else None,
             cut_tokens=cut,
         )
-        for lever, usd in saved.items():
-            self._save(tenant, lever, usd)
+        for lever, saved_usd in saved.items():
+            self._save(tenant, lever, saved_usd)
+        return usd
 
     def hit(
         self,

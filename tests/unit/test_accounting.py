@@ -3,6 +3,7 @@
 import pytest
 
 from extproc import accounting
+from extproc.limits import Charged
 from extproc.openai import Usage
 from tests.unit.logged import logged
 
@@ -33,11 +34,11 @@ def test_a_json_answer_has_tokens_but_no_time_to_a_first_token() -> None:
 
 def test_a_bill_says_what_the_cost_depends_on() -> None:
     account = accounting.read(
-        logged(STREAM | {"bill": "small 99 40 search batch large 3 64 512 a cme"})
+        logged(STREAM | {"bill": "small 99 40 search batch large 3 64 512 70:9000:20000 a cme"})
     )
     assert account
     assert account.bill == accounting.Bill("search", True, "large", 3, 64, 512)
-    assert account.charge == accounting.Charge("small", 99, 40, "a cme")
+    assert account.charge == accounting.Charge("small", 99, 40, "a cme", Charged(70, 9000, 20000))
 
 
 @pytest.mark.parametrize(

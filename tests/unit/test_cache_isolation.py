@@ -14,10 +14,10 @@ from extproc.cache import Caches, ExactCache, Query, Scope, Secret, Store, Times
 from extproc.cache.exact import Place
 from extproc.cache.memory import MemoryStore
 from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey, Partitions
-from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore
 from extproc.openai import CHAT, parse
+from extproc.redis_link import Link, Settings
 from tests.redis_server import RedisServer, redis_server
 
 CASES = int(os.environ.get("FOREBAY_ISOLATION_CASES", "600"))

@@ -15,9 +15,9 @@ from extproc.cache import Scope, Secret
 from extproc.cache.codec import decode_item, encode_item
 from extproc.cache.memory import MemoryStore
 from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey, Vector
-from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore
+from extproc.redis_link import Link, Settings
 from tests.redis_server import RedisServer, redis_server
 from tests.unit.test_cache_stores import ACME, ANN, BOB, PUBLIC, SECRET, answer
 

@@ -16,9 +16,9 @@ import trustme
 from extproc.cache import Secret, StoreUnavailable
 from extproc.cache.codec import decode, encode
 from extproc.cache.partitions import Item, MemoryPartitions, PartitionKey
-from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_partitions import RedisPartitions
 from extproc.cache.redis_store import RedisStore, answer_name, epoch_names
+from extproc.redis_link import Link, Settings
 from extproc.up import free_port
 from tests.redis_server import MISSING, RedisServer, binary, redis_server
 from tests.unit.test_cache_stores import ACME, ANN, KEY, SECRET, answer, got, put

@@ -10,9 +10,9 @@ import pytest
 
 from extproc.cache import Scope, Secret, Store
 from extproc.cache.memory import MemoryStore
-from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_store import RedisStore
 from extproc.openai import CHAT, Answer, UnreadAnswer
+from extproc.redis_link import Link, Settings
 from tests.redis_server import RedisServer, redis_server
 
 SECRET = Secret(b"0123456789abcdef")

@@ -61,7 +61,7 @@ def account(
         "prompt_tokens": str(prompt),
         "cached_tokens": str(cached),
         "completion_tokens": str(completion),
-        "bill": f"{pool} 1 1 {bill} acme",
+        "bill": f"{pool} 1 1 {bill} - acme",
     }
     made = read(logged(tags))
     assert made
@@ -304,7 +304,7 @@ async def test_the_log_is_counted_into_costs_and_metrics() -> None:
         "prompt_tokens": "1000",
         "cached_tokens": "800",
         "completion_tokens": "100",
-        "bill": "small 1100 1000 search interactive large 1 0 0 acme",
+        "bill": "small 1100 1000 search interactive large 1 0 0 - acme",
     }
     for served_by in ("small", "", "gone"):
         gateway.finished.account(

@@ -207,7 +207,7 @@ VECTORS = {
     "upstream_host": "127.0.0.1:1",
     "attempts": "1",
     "prompt_tokens": "100",
-    "bill": "embed 90 90 other interactive - 2 0 0 acme",
+    "bill": "embed 90 90 other interactive - 2 0 0 - acme",
 }
 
 

@@ -17,7 +17,7 @@ STREAM = {
     "completion_tokens": "10",
     "body_bytes": "1000",
     "upstream_host": "127.0.0.1:1",
-    "bill": "small 300 50 other interactive - 1 0 0 acme",
+    "bill": "small 300 50 other interactive - 1 0 0 - acme",
 }
 CUT = {"prompt_tokens": "-", "cached_tokens": "-", "completion_tokens": "-"}
 JSON = {"kind": "json", "body_bytes": "-"}
@@ -39,7 +39,7 @@ def estimated(changes: dict[str, str], status: int = 200, learned: bool = True) 
 
 
 async def test_a_cut_stream_is_estimated_by_its_text_its_bytes_and_the_pools_counted_ones() -> None:
-    bill = "small 300 200 other interactive - 1 0 0 acme"
+    bill = "small 300 200 other interactive - 1 0 0 - acme"
     found = estimated({"body_bytes": "3000", "bill": bill})
     assert found == {"prompt_estimated": 400, "completion_estimated": 30}
 
@@ -67,7 +67,7 @@ async def test_the_time_of_a_token_is_learned_of_streams_and_of_long_json_answer
     json_s = {"kind": "json", "server_ttft_us": "2000000", "ttft_us": "2000000"}
     assert learned(**json_s, completion_tokens="100") == 0.02
     assert learned(**json_s, completion_tokens="5") is None, "it was mostly its prompt's"
-    two = "small 300 50 other interactive - 2 0 0 acme"
+    two = "small 300 50 other interactive - 2 0 0 - acme"
     assert learned(generation_us="180000", bill=two) is None, "two at once"
     assert learned(**json_s, completion_tokens="100", status="504") is None
 

@@ -18,11 +18,11 @@ from extproc.bench.cache.vectors import Embedded, Known
 from extproc.bench.lab import BenchError, say
 from extproc.cache import Caches, Query
 from extproc.cache.memory import MemoryStore
-from extproc.cache.redis_link import Link, Settings
 from extproc.cache.redis_store import RedisStore
 from extproc.cache.semantic.cache import MOST_CANDIDATES
 from extproc.cache.semantic.gate import parse
 from extproc.cache.semantic.stateless import why_stateful
+from extproc.redis_link import Link, Settings
 
 Told = dict[str, Any]
 T = TypeVar("T")

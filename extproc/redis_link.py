@@ -1,9 +1,10 @@
-"""The way to Redis: a time limit for every look-up, writes that nobody waits for, and a circuit
+"""The way to Redis: a time limit for every question, writes that nobody waits for, and a circuit
 that opens when Redis does not answer. No answer of it may be believed to be the one asked for
-(a codec proves that), and neither a key nor a value nor the password may get into a log.
+(who asks checks that), and neither a key nor a value nor the password may get into a log.
 """
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections import Counter, deque
@@ -15,7 +16,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeAlias, cast
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 
 _log = logging.getLogger(__name__)
 
@@ -30,14 +31,27 @@ _MOST_WRITES = 512
 _MOST_WRITE_BYTES = 16 * 1024 * 1024
 _CLOSING_S = 0.5
 _PROBE_KEY = "forebay:probe"
-ADVICE = "See forebay.cache.store.redis: url, password_file, ca_file, time_limit."
-
 Command: TypeAlias = tuple[str | bytes | int, ...]
 Why: TypeAlias = Literal["timeout", "unreachable", "refused", "busy", "circuit"]
 
 
 class Away(Exception):
     """There is no answer, or none of use."""
+
+
+class Script:
+    """One that Redis runs as a whole: nobody else's command comes between its steps."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    def by_text(self, keys: tuple[bytes, ...], *args: str | bytes | int) -> Command:
+        return ("EVAL", self.text, len(keys), *keys, *args)
+
+    def by_name(self, keys: tuple[bytes, ...], *args: str | bytes | int) -> Command:
+        """Redis knows it by that once it has run it, until it is restarted or told to forget."""
+        return ("EVALSHA", self.sha, len(keys), *keys, *args)
 
 
 class Settings(NamedTuple):
@@ -52,6 +66,14 @@ class Settings(NamedTuple):
     cluster: bool = False
     connections: int = 8
     time_limit_s: float = 0.02
+    block: str = "forebay.cache.store.redis"
+    """Of the config, where all this stands."""
+    while_away: str = "caches miss"
+    """What Redis' users do then, for the log."""
+
+    @property
+    def advice(self) -> str:
+        return f"See {self.block}: url, password_file, ca_file, time_limit."
 
     def __repr__(self) -> str:
         return f"Settings({self.url})"
@@ -67,6 +89,7 @@ class _Write(NamedTuple):
     commands: tuple[Command, ...]
     size: int
     over: Callable[[bool], None]
+    told: Callable[[list[Any]], None] | None
 
 
 class Link:
@@ -94,16 +117,42 @@ class Link:
     async def ask(self, *command: str | bytes | int) -> Any:
         """Redis' answer, which may have any shape. Raises Away after the time limit at the latest;
         at once, if the circuit is open or too many ask."""
+        return await self._ask(command)
+
+    async def run(
+        self,
+        script: Script,
+        keys: tuple[bytes, ...],
+        *args: str | bytes | int,
+        late: Callable[[Any], None],
+    ) -> Any:
+        """The same, of a script. `late` gets an answer that comes when nobody waits for it any
+        more: what the script did may have to be undone."""
+        return await self._ask(
+            script.by_name(keys, *args), otherwise=script.by_text(keys, *args), late=late
+        )
+
+    async def _ask(
+        self,
+        command: Command,
+        otherwise: Command | None = None,
+        late: Callable[[Any], None] | None = None,
+    ) -> Any:
         if self.is_open or self._closed:
             self._give_up("circuit")
         if len(self._asking) >= self._most_asking:
             self._give_up("busy")
-        task = asyncio.create_task(self._send(command))
+        task = asyncio.create_task(self._send(command, otherwise))
         self._asking.add(task)
         task.add_done_callback(self._asked)
         # Not cancelled: see _LAST_S.
-        await asyncio.wait((task,), timeout=self.settings.time_limit_s)
+        try:
+            await asyncio.wait((task,), timeout=self.settings.time_limit_s)
+        except asyncio.CancelledError:
+            _hand_over(task, late)
+            raise
         if not task.done():
+            _hand_over(task, late)
             self._fail("timeout", "no answer in time")
         if task.cancelled():  # by close
             self._give_up("circuit")
@@ -112,9 +161,14 @@ class Link:
         self._failures = 0
         return task.result()
 
-    async def _send(self, command: Command) -> Any:
+    async def _send(self, command: Command, otherwise: Command | None) -> Any:
         async with asyncio.timeout(_LAST_S), self._room:
-            return await self._client.execute_command(*command)
+            try:
+                return await self._client.execute_command(*command)
+            except NoScriptError:
+                if otherwise is None:
+                    raise
+                return await self._client.execute_command(*otherwise)
 
     def _asked(self, task: asyncio.Task[Any]) -> None:
         self._asking.discard(task)
@@ -129,8 +183,12 @@ class Link:
         self._failures += 1
         if self._failures >= _FAILURES and not self.is_open and not self._closed:
             self.is_open = True
+            settings = self.settings
             _log.warning(
-                "Redis is away (%s); caches miss until it answers again. %s", words, ADVICE
+                "Redis is away (%s); %s until it answers again. %s",
+                words,
+                settings.while_away,
+                settings.advice,
             )
             self._probing = asyncio.create_task(self._probe())
         self._give_up(why)
@@ -148,21 +206,26 @@ class Link:
             except Exception:  # whatever the client makes of what is there now
                 continue
             self.is_open, self._failures = False, 0
-            _log.info("Redis answers again")
+            _log.info("Redis answers again (%s)", self.settings.block)
             return
 
     # --- writes ---------------------------------------------------------------------------------
 
     def write(
-        self, *commands: Command, size: int, over: Callable[[bool], None] = lambda written: None
+        self,
+        *commands: Command,
+        size: int,
+        over: Callable[[bool], None] = lambda written: None,
+        told: Callable[[list[Any]], None] | None = None,
     ) -> bool:
         """Have them done, in order, some time soon. False: they are dropped, since Redis is away or
-        too many wait. `over` is told in the end whether they were done."""
+        too many wait. `over` is told in the end whether they were done, `told` what Redis answered
+        to each."""
         full = len(self._writes) >= _MOST_WRITES or self._write_bytes + size > _MOST_WRITE_BYTES
         if self.is_open or self._closed or full:
             self.failed["dropped"] += 1
             return False
-        self._writes.append(_Write(commands, size, over))
+        self._writes.append(_Write(commands, size, over, told))
         self._write_bytes += size
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
@@ -171,25 +234,27 @@ class Link:
     async def _write_all(self) -> None:
         while self._writes:
             write = self._writes[0]
-            written = not self.is_open and await self._written(write.commands)
+            written = not self.is_open and await self._written(write)
             self._writes.popleft()
             self._write_bytes -= write.size
             if not written:
                 self.failed["unwritten"] += 1
             write.over(written)
 
-    async def _written(self, commands: tuple[Command, ...]) -> bool:
+    async def _written(self, write: _Write) -> bool:
         try:
             async with asyncio.timeout(_LAST_S):
-                if len(commands) == 1:
-                    await self._client.execute_command(*commands[0])
+                if len(write.commands) == 1:
+                    answers = [await self._client.execute_command(*write.commands[0])]
                 else:
                     pipeline = self._client.pipeline(transaction=False)
-                    for command in commands:
+                    for command in write.commands:
                         pipeline.execute_command(*command)
-                    await pipeline.execute()
+                    answers = await pipeline.execute()
         except Exception:  # a look-up will find out what it is
             return False
+        if write.told is not None:
+            write.told(answers)
         return True
 
     # --- an operator's wish ---------------------------------------------------------------------
@@ -215,6 +280,17 @@ class Link:
         with suppress(Exception):
             async with asyncio.timeout(_CLOSING_S):
                 await self._client.aclose()
+
+
+def _hand_over(task: "asyncio.Task[Any]", late: Callable[[Any], None] | None) -> None:
+    if late is None:
+        return
+
+    def done(task: "asyncio.Task[Any]") -> None:
+        if not task.cancelled() and task.exception() is None:
+            late(task.result())
+
+    task.add_done_callback(done)
 
 
 def _why(error: BaseException) -> Why:
