@@ -41,8 +41,8 @@ class DifficultyConfig(Block):
 
 
 class JudgeConfig(Block):
-    """A server that has POST /v1/chat/completions. It is sent prompts and answers, and has 64 tokens
-    for its verdict: a model that thinks before it answers needs that switched off."""
+    """A server that has POST /v1/chat/completions. It is sent prompts and answers, and has 64
+    tokens for its verdict: a model that thinks before it answers needs that switched off."""
 
     url: Url
     model: Name
