@@ -15,6 +15,26 @@ MOST_VERDICT_TOKENS = 64
 # Of the judge's instructions, beside the conversation and both answers.
 _INSTRUCTION_TOKENS = 300
 
+Word = Literal[
+    "recorded",
+    "unfit",
+    "too_large",
+    "resting",
+    "busy",
+    "budget",
+    "no_room",
+    "model_failed",
+    "cut",
+    "judge_failed",
+    "unclear",
+    "file_failed",
+    "failed",
+    "ended",
+]
+"""What became of a sample. unfit: tools, pictures, several choices, or no chat; resting: after
+failures; no_room: a pool has no free slot, or no server that answers; cut: an answer was too long
+for us; unclear: the judge did not say yes or no; failed: a bug of ours; ended: the gateway or the
+policy did."""
 Unfit = Literal["unfit", "too_large"]
 
 

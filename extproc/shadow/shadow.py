@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import aiohttp
 
@@ -24,9 +24,10 @@ from extproc.routing import Plan
 from extproc.routing.outcome import Outcome, named
 from extproc.shadow import judge
 from extproc.shadow.ask import NoAnswer, ask, session
+from extproc.shadow.bill import Bill
 from extproc.shadow.lines import LinesFile, NotAdded
 from extproc.shadow.rest import Rest
-from extproc.shadow.sample import MOST_VERDICT_TOKENS, Sample, sampled, usd
+from extproc.shadow.sample import MOST_VERDICT_TOKENS, Sample, Word, sampled
 from extproc.shadow.spend import DaySpend
 
 _log = logging.getLogger(__name__)
@@ -38,27 +39,6 @@ _LATE_S = 10.0
 _BATCH = CLASSES.index("batch")
 # No header can hold it: no tenant is called so.
 _PAYER = "\0learning"
-
-Word = Literal[
-    "recorded",
-    "unfit",
-    "too_large",
-    "resting",
-    "busy",
-    "budget",
-    "no_room",
-    "model_failed",
-    "cut",
-    "judge_failed",
-    "unclear",
-    "file_failed",
-    "failed",
-    "ended",
-]
-"""What became of a sample. unfit: tools, pictures, several choices, or no chat; resting: after
-failures; no_room: a pool has no free slot, or no server that answers; cut: an answer was too long
-for us; unclear: the judge did not say yes or no; failed: a bug of ours; ended: the gateway or the
-policy did."""
 
 
 class _Lost(Exception):
@@ -114,10 +94,11 @@ class Shadow:
         return len(self._tasks)
 
     def drawn(self, request: Request, route: Plan, body_bytes: int) -> Sample | None:
-        """Whether this request, just routed, is of the sample. It still has its prompt."""
+        """Whether this request, just routed, is of the sample. It still has its prompt. None also
+        where nothing could begin now: what waits for a slot must not hold its prompt for us."""
         if self._draw() >= self.settings.share or not route.judged:
             return None
-        sample = sampled(request, body_bytes)
+        sample = self._why_not_now() or sampled(request, body_bytes)
         if isinstance(sample, str):
             self._counts[sample] += 1
             return None
@@ -138,18 +119,29 @@ class Shadow:
         if self._http is not None:
             await self._http.close()
 
+    def _why_not_now(self) -> Word | None:
+        policy = self._policy()
+        routing = policy.config.routing
+        if self._closed:
+            return "ended"
+        if self._rest.is_on(asyncio.get_running_loop().time()):
+            return "resting"
+        if len(self._tasks) >= _AT_ONCE:
+            return "busy"
+        if all(policy.limiters[name].has_room for name in (routing.small, routing.large)):
+            return None
+        return "no_room"
+
     # --- in the order of a sample's way -----------------------------------------------------------
 
     def _begin(self, sample: Sample) -> None:
+        if word := self._why_not_now():
+            raise _Lost(word)
         policy = self._policy()
         routing, pools = policy.config.routing, policy.config.pools
         small, large = pools[routing.small], pools[routing.large]
-        if self._closed or small.price is None or large.price is None:
+        if small.price is None or large.price is None:  # the config was changed just now
             raise _Lost("ended")
-        if self._rest.is_on(asyncio.get_running_loop().time()):
-            raise _Lost("resting")
-        if len(self._tasks) >= _AT_ONCE:
-            raise _Lost("busy")
         most_usd = sample.most_usd(small.price, large.price, self.settings.judge.price)
         if not self._spend.reserve(most_usd, self.settings.usd_per_day, self._now_s()):
             raise _Lost("budget")
@@ -160,7 +152,7 @@ class Shadow:
         except _Lost:
             self._end(places, most_usd, 0.0)
             raise
-        bill = _Bill()
+        bill = Bill()
         task = asyncio.create_task(self._go(sample, places, bill), name="learning")
         self._tasks.add(task)
 
@@ -175,7 +167,7 @@ class Shadow:
         self, pool: PoolConfig, limiter: Limiter, sample: Sample, price: PriceConfig
     ) -> _Place:
         url = self._endpoint(pool)
-        if url is None or not limiter.has_room(_BATCH):
+        if url is None:
             raise _Lost("no_room")
         wanted = Ask(
             tenant=_PAYER,
@@ -193,7 +185,7 @@ class Shadow:
             raise _Lost("no_room")
         return _Place(pool, url, lease, price)
 
-    async def _go(self, sample: Sample, places: list[_Place], bill: "_Bill") -> Word:
+    async def _go(self, sample: Sample, places: list[_Place], bill: Bill) -> Word:
         try:
             await self._learn(sample, places, bill)
         except _Lost as lost:
@@ -206,7 +198,7 @@ class Shadow:
         self._rest.worked()
         return "recorded"
 
-    async def _learn(self, sample: Sample, places: list[_Place], bill: "_Bill") -> None:
+    async def _learn(self, sample: Sample, places: list[_Place], bill: Bill) -> None:
         small, large = await self._answers(sample, places, bill)
         if sample.cut_is_ours and (small.cut or large.cut):
             raise _Lost("cut")
@@ -223,9 +215,7 @@ class Shadow:
         except NotAdded as error:
             raise _Lost("file_failed", str(error)) from None
 
-    async def _answers(
-        self, sample: Sample, places: list[_Place], bill: "_Bill"
-    ) -> tuple[Said, Said]:
+    async def _answers(self, sample: Sample, places: list[_Place], bill: Bill) -> tuple[Said, Said]:
         try:
             async with asyncio.TaskGroup() as both:  # one that fails ends the other
                 tasks = [both.create_task(self._answer(sample, p, bill)) for p in places]
@@ -236,7 +226,7 @@ class Shadow:
             raise _Lost("model_failed", str(first)) from None
         return tasks[0].result(), tasks[1].result()
 
-    async def _answer(self, sample: Sample, place: _Place, bill: "_Bill") -> Said:
+    async def _answer(self, sample: Sample, place: _Place, bill: Bill) -> Said:
         """Of one pool, whose slot is given back as soon as it is there."""
         body = asked_again(sample.members, place.pool.model, sample.answer_tokens)
         try:
@@ -249,7 +239,7 @@ class Shadow:
         return heard
 
     async def _judged(
-        self, sample: Sample, small: str, large: str, bill: "_Bill"
+        self, sample: Sample, small: str, large: str, bill: Bill
     ) -> tuple[bool, bool]:
         """Whether small's answer and large's are good enough. Which one is A is drawn."""
         settings = self.settings.judge
@@ -292,31 +282,3 @@ class Shadow:
                 lost.why,
                 rest_s,
             )
-
-
-class _Asked:
-    """One question to a server, and what it costs: as much as it may, until the server says."""
-
-    def __init__(self, bill: "_Bill", price: PriceConfig, prompt: int, completion: int) -> None:
-        self._bill = bill
-        self._price = price
-        self._most = prompt, completion
-        self.heard: Said | None = None
-
-    def __enter__(self) -> "_Asked":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        heard = self.heard
-        tokens = self._most if heard is None else (heard.prompt_tokens, heard.completion_tokens)
-        self._bill.usd += usd(self._price, *tokens)
-
-
-class _Bill:
-    """What one sample has cost."""
-
-    def __init__(self) -> None:
-        self.usd = 0.0
-
-    def of(self, price: PriceConfig, prompt: int, completion: int) -> _Asked:
-        return _Asked(self, price, prompt, completion)
