@@ -1,4 +1,4 @@
-"""`forebay check` of a hosted API's cluster: envoy/hosted.yaml is sound, and what is broken is found."""
+"""`forebay check` of a hosted API: envoy/hosted.yaml is sound, and what is broken is found."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the gateway tells vLLM of class and tenant, and that its lists of vLLM's members are whole."""
+"""What the gateway tells vLLM of class and tenant; its lists of vLLM's members are whole."""
 
 import asyncio
 import json
