@@ -193,7 +193,7 @@ class Exchange:
         shorter = self._config.admission.shorter_tokens
         if may_shorten and lease.position and request.may_have_more_than(shorter):
             most_tokens = max(shorter, request.min_tokens)  # it had to queue
-            degraded = "smaller+shorter" if degraded else "shorter"
+            degraded = f"{degraded}+shorter" if degraded else "shorter"
             if self._fill is not None:
                 self._fill.give_up()
                 self._fill = None
@@ -218,7 +218,7 @@ class Exchange:
             request,
             feature=feature_of(headers, self._config),
             request_class=CLASSES[self._class_index],
-            instead_of="" if degraded == "overflow" else route.instead_of,
+            instead_of="" if degraded.startswith("overflow") else route.instead_of,
             cap_tokens=most_tokens,
             payer=self._payer,
         )
