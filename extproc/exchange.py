@@ -224,7 +224,7 @@ class Exchange:
             shorter=self._config.admission.shorter_tokens if shorter else None,
         )
         if capped == "shorter":
-            degraded = "smaller+shorter" if degraded else "shorter"
+            degraded = f"{degraded}+shorter" if degraded else "shorter"
             if self._fill is not None:
                 self._fill.give_up()
                 self._fill = None
@@ -256,7 +256,7 @@ class Exchange:
             request,
             feature=feature_of(headers, self._config),
             request_class=CLASSES[self._class_index],
-            instead_of="" if degraded == "overflow" else route.instead_of,
+            instead_of="" if degraded.startswith("overflow") else route.instead_of,
             cap_tokens=cap_tokens,
             most_tokens=most_tokens,
             charged=self._grant.charged if self._grant else None,

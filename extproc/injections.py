@@ -47,13 +47,16 @@ class Injections:
         """What goes behind the model's name in the body, by tier, for its filter to put there:
         `;small=,"priority":0,"cache_salt":"1f..";`. Empty: nothing for any."""
         told = ""
+        salts: dict[Sharing, str] = {}
         for tier in dict.fromkeys(tiers):
             has_priority, sharing = self._pools.get(tier, (False, "none"))
             said = ""
             if has_priority:
                 said = f',"priority":{_PRIORITY[asker.class_index] + asker.priority}'
             if tier in self._pools and (sharing != "none" or asker.salt):
-                said += f',"cache_salt":"{self._salt(sharing, asker)}"'
+                if sharing not in salts:
+                    salts[sharing] = self._salt(sharing, asker)
+                said += f',"cache_salt":"{salts[sharing]}"'
             if said:
                 told += f"{tier}={said};"
         return f";{told}" if told else ""

@@ -17,11 +17,16 @@ def validate(path: Path, envoy: str) -> tuple[list[Finding], list[str]]:
     """What it finds, and notes on what it could not judge. OSError if it cannot be run."""
     text, notes = path.read_text("utf-8"), list[str]()
     with tempfile.TemporaryDirectory(prefix="forebay-check-") as folder:
-        judged = path
+        judged, environment = path, dict(os.environ)
         while True:
-            said = _said(judged, envoy)
+            said = _said(judged, envoy, environment)
             if not isinstance(said, str):
                 return ([_slow(path)] if said is None else []), notes
+            unset = re.search(r"Environment variable doesn't exist: (\w+)", said)
+            if unset is not None and unset[1] not in environment:
+                notes.append(f"{unset[1]} is not in this environment; Envoy needs it where it runs")
+                environment[unset[1]] = "unset"
+                continue
             missing = re.search(r"existing path in the system: '([^']*)'", said)
             if missing is None:
                 break
@@ -47,11 +52,12 @@ def validate(path: Path, envoy: str) -> tuple[list[Finding], list[str]]:
     ], notes
 
 
-def _said(path: Path, envoy: str) -> str | Literal[True] | None:
+def _said(path: Path, envoy: str, environment: dict[str, str]) -> str | Literal[True] | None:
     """Why Envoy refuses the file; True: it takes it; None: it did not end in time."""
     command = [envoy, "--mode", "validate", "-c", str(path), "--log-level", "error"]
     with subprocess.Popen(
         command,
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

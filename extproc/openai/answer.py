@@ -157,6 +157,8 @@ def _whole(path: str, members: dict[str, Any], count: int) -> Answer | None:
     choices, usage = members["choices"], members.get("usage")
     if _says_more(members, _TOP) or not isinstance(usage, dict):
         return None
+    if not isinstance(members.get("model"), str):
+        return None  # a replay says whose answer it is
     used = cast("dict[str, object]", usage)
     if [choice["index"] for choice in choices] != list(range(count)):
         return None

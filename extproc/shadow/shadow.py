@@ -128,7 +128,7 @@ class Shadow:
             return "resting"
         if len(self._tasks) >= _AT_ONCE:
             return "busy"
-        if all(policy.limiters[name].has_room for name in (routing.small, routing.large)):
+        if all(policy.limiters[name].has_room(_BATCH) for name in (routing.small, routing.large)):
             return None
         return "no_room"
 

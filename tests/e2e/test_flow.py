@@ -134,6 +134,7 @@ async def test_internal_headers_and_the_tenant_do_not_reach_the_model(gateway: G
     names = set(request["headers"])
     assert not {name for name in names if name.startswith("x-forebay-")}
     assert not names & {"x-tenant-id", "x-latency-budget-ms", "x-envoy-max-retries"}
+    assert "x-envoy-retriable-status-codes" not in names
     assert not names & {"authorization", "x-api-key", "accept-encoding", "x-vllm-priority"}
 
 

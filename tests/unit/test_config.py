@@ -19,6 +19,7 @@ from extproc.config import (
     parse_yaml,
 )
 from extproc.gateway import Gateway
+from extproc.injections import Asker
 from extproc.tenants import Tenants
 from tests.sampling import examples
 
@@ -227,6 +228,21 @@ def learning(**keys: Any) -> dict[str, Any]:
             learning(judge={"url": "http://h:1", "model": "m", "modle": 1}),
             "forebay.routing.learning.judge.modle: unknown key; did you mean model?",
         ),
+        (
+            {"routing": {"aliases": {"gpt": "huge"}}},
+            "forebay.routing.aliases.gpt: 'huge' is neither a pool nor auto_model",
+        ),
+        ({"routing": {"aliases": {"s": "large"}}}, "forebay.routing.aliases.s: this name is the"),
+        ({"routing": {"aliases": {"auto": "small"}}}, "forebay.routing.aliases.auto: this name is"),
+        (
+            {"routing": {"auto_model": "small", "aliases": {"x": "small"}}},
+            "forebay.routing.aliases.x: 'small' is a pool and routing.auto_model",
+        ),
+        (
+            {"pools": {"a": {"model": "s", "slots": 1, "server": "other", "priority": True}}},
+            "forebay.pools.a: priority and cache_salt are for vllm servers only",
+        ),
+        ({"tenants": {"a": {"priority": 1001}}}, "forebay.tenants.a.priority: must be at most"),
         ({"admin": "9902"}, "forebay.admin: "),
         (
             {"pools": {"small": {"model": "s", "slots": 1, "endpoints": ["http://u:p@h:1"]}}},
@@ -421,8 +437,45 @@ def test_a_header_that_envoy_withholds_is_refused(key: str) -> None:
 
 def test_the_user_header_matters_only_where_something_is_cached_by_user() -> None:
     document = reference()
-    document["node"]["metadata"]["forebay"]["user_header"] = "x-person"
+    policy = document["node"]["metadata"]["forebay"]
+    policy["user_header"] = "x-person"
     assert from_document(document).config.scopes == {"tenant"}
+    policy["pools"]["small"]["cache_salt"] = "user"
+    with pytest.raises(ConfigError, match="do not let x-person through"):
+        from_document(document)
+
+
+def test_an_alias_may_say_again_what_a_name_means_already() -> None:
+    aliases = {"s": "small", "auto": "auto", "gpt-4o": "large"}
+    assert from_document(policy(routing={"aliases": aliases})).config.routing.aliases == aliases
+
+
+async def test_the_secret_of_salts_is_shared_or_this_processors_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pools = {"small": {"model": "s", "slots": 1, "cache_salt": "tenant"}}
+    asker = Asker(0, 0, "acme", "", "r", "")
+
+    def salt(gateway: Gateway) -> str:
+        return gateway.policy.injections.members(("small",), asker)
+
+    monkeypatch.delenv("FOREBAY_CACHE_SECRET", raising=False)
+    config = from_document(policy(pools=pools)).config
+    one, other = Gateway(config), Gateway(config)
+    assert salt(one) != salt(other)
+    before = salt(one)
+    await one.configure(config)
+    assert salt(one) == before  # a reload keeps the servers' prefix caches warm
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "x" * 16)
+    await one.configure(config)
+    await other.configure(config)
+    assert salt(one) == salt(other) != before
+    missing = {"secret_file": str(tmp_path / "none")}
+    with pytest.raises(ConfigError, match="secret_file"):
+        await one.configure(from_document(policy(pools=pools, cache=missing)).config)
+    assert salt(one) == salt(other)
+    for gateway in (one, other):
+        await gateway.close()
 
 
 def test_what_a_tenant_leaves_out_of_its_cache_is_as_for_all() -> None:

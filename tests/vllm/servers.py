@@ -27,6 +27,7 @@ _ENDS_WITHIN_S = 10.0
 
 # What the pools' servers are started with.
 _TALKS = ("--max-model-len", "2048", "--enable-scale-out", "--enable-prompt-tokens-details")
+_TALKS += ("--scheduling-policy", "priority")
 # Four layers of random weights: gibberish four times as fast, by the same engine.
 _FAST = ("--load-format", "dummy", "--hf-overrides", '{"num_hidden_layers":4}')
 
