@@ -141,8 +141,8 @@ class Server:
 
 
 class Fleet:
-    """The servers of a test run: small, large and, which is no pool, embedder. One that a test has
-    killed or broken is started anew when another test wants it."""
+    """The servers of a test run: small, large, embedder, and twin-1 and twin-2, which have the same
+    model. One that a test has killed or broken is started anew when another test wants it."""
 
     def __init__(self, places: Places, say: Callable[[str], None]) -> None:
         self._places = places
@@ -184,6 +184,10 @@ class Fleet:
             case "large":
                 flags = (*_TALKS, *_FAST)
                 return Server(pool, "large-70b", cores[-1], at.python, at.model, log, flags)
+            case "twin-1" | "twin-2":  # two replicas of one pool, in blocks of 32 tokens
+                core = cores[0] if pool == "twin-1" else cores[-1]
+                flags = (*_TALKS, *_FAST, "--block-size", "32")
+                return Server(pool, "twin", core, at.python, at.model, log, flags)
             case _:
                 flags = ("--runner", "pooling")
                 return Server(pool, "minilm", cores[0], at.python, at.embedding_model, log, flags)
