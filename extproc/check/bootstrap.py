@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MODEL_PATH = "/v1/chat/completions"
 
-NAMESPACES = ("forebay", "forebay_request", "forebay_limits", "pg")
+NAMESPACES = ("forebay", "forebay_request", "pg")
 """Metadata that the processor sets: facts for filters and log, and the list of pools."""
 
 

@@ -21,6 +21,7 @@ from extproc.config import (
     Lines,
     credentials,
     from_document,
+    limits_credentials,
     read_text,
     read_yaml,
 )
@@ -121,6 +122,8 @@ def _missing_here(config: Config) -> list[str]:
     missing, semantic = list[str](), config.cache.semantic
     try:
         credentials(config.cache)
+        if redis := config.limits.store.redis:
+            limits_credentials(config.cache, redis)
     except ConfigError as error:
         missing.append(str(error))
     packages = ["simplemma"] if semantic else []

@@ -9,6 +9,7 @@ from extproc.check.rules import (
     bodies,
     door,
     headers,
+    limits,
     policy,
     pools,
     processor,
@@ -30,4 +31,5 @@ RULES: tuple[Rule, ...] = (
     *pools.RULES,
     *bodies.RULES,
     *answers.RULES,
+    *limits.RULES,
 )
