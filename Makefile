@@ -46,7 +46,7 @@ test-vllm: $(VENV)/.dev ## install real vLLM on CPU (once, 5 GB in ~/.cache/fore
 	$(PYTHON) tests/vllm/install.py
 	FOREBAY_TEST_VLLM=1 $(BIN)/python -m pytest tests/vllm -v --durations=10
 
-bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 27 minutes on a quiet machine)
+bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 30 minutes on a quiet machine)
 	@mkdir -p bench
 	$(BIN)/forebay bench overhead --plot bench/overhead.svg
 	$(BIN)/forebay bench tokens --plot bench/tokens.svg
@@ -54,6 +54,7 @@ bench: $(VENV)/.dev ## every benchmark, with pictures into bench/ (about 27 minu
 	$(BIN)/forebay bench overload --plot bench/overload.svg
 	$(BIN)/forebay bench cache --plot bench/cache.svg
 	$(BIN)/forebay bench routing --plot bench/routing.svg
+	$(BIN)/forebay bench limits --plot bench/limits.svg
 
 lint: $(VENV)/.dev ## format check, lint, types
 	$(BIN)/ruff format --check .

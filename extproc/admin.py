@@ -7,6 +7,7 @@ What is sent here may hold prompts: it must never get into a log or an error.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import orjson
@@ -73,7 +74,7 @@ def application(gateway: Gateway, is_serving: Callable[[], bool]) -> web.Applica
         return web.json_response({"ready": ready, **gateway.status()})
 
     async def costs(_: web.Request) -> web.Response:
-        return _json(gateway.ledger.report())
+        return _json(replace(gateway.ledger.report(), budgets=gateway.budgets()))
 
     async def cache(_: web.Request) -> web.Response:
         return _json(await stats(gateway))

@@ -10,7 +10,7 @@ from extproc.admission import Limiter, Marks, Slo, marks, needed_s, waiting_mark
 from extproc.backends import Backends, Servers
 from extproc.cache import Caches
 from extproc.config import Config, LearningConfig, shared_secret
-from extproc.costs import Ledger, cost_usd
+from extproc.costs import Budgeted, Ledger, cost_usd
 from extproc.credential import Credential
 from extproc.finished import Finished
 from extproc.judging import changed_judging, make_judging
@@ -144,6 +144,19 @@ class Gateway:
         limits.configure(config.limits.when_away)
         limits.on_spent = lambda tenant_id: stop_streams(self._limiters.values(), tenant_id)
         return limits
+
+    def budgets(self) -> list[Budgeted]:
+        """Of the tenants that the policy names."""
+        return [
+            Budgeted(
+                name,
+                rules.budget.per,
+                rules.budget.most / NANO,
+                self.limits.spent_usd(name, rules),
+            )
+            for name, rules in self.policy.tenants.named_rules.items()
+            if rules.budget
+        ]
 
     async def configure(self, config: Config) -> None:
         """Go on with another config. Slots in use, cached answers and what tenants have used

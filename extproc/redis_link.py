@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _LAST_S = 1.0
 _PURGE_S = 2.0
 _FAILURES = 5  # in a row, then the circuit opens
-_PROBE_S = (0.1, 2.0)  # from, to
+_FIRST_PROBE_S = 0.1
 _ASKING_EACH = 8  # look-ups at once for each connection, those that were given up included
 _MOST_WRITES = 512
 _MOST_WRITE_BYTES = 16 * 1024 * 1024
@@ -66,6 +66,8 @@ class Settings(NamedTuple):
     cluster: bool = False
     connections: int = 8
     time_limit_s: float = 0.02
+    probe_s: float = 2.0
+    """While Redis is away it is asked again that often, more often at first."""
     block: str = "forebay.cache.store.redis"
     """Of the config, where all this stands."""
     while_away: str = "caches miss"
@@ -194,7 +196,7 @@ class Link:
         self._give_up(why)
 
     async def _probe(self) -> None:
-        wait_s, most_s = _PROBE_S
+        wait_s, most_s = _FIRST_PROBE_S, self.settings.probe_s
         while True:
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
             wait_s = min(wait_s * 2, most_s)

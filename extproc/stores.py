@@ -4,7 +4,7 @@ cache needs, are loaded only where they are used."""
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from extproc.cache import Caches, ExactCache, Secret, Store, Times
 from extproc.cache.memory import MemoryStore
@@ -32,9 +32,19 @@ EMBEDDER_KEY = "FOREBAY_EMBEDDER_KEY"
 
 _Clock = Callable[[], float]
 
-_OF_CACHES = ("forebay.cache.store.redis", "caches miss")
-_OF_LIMITS = ("forebay.limits.store.redis", "limits are as forebay.limits.when_away says")
-"""Where it stands in the policy; what happens while Redis is away."""
+
+class _Purpose(NamedTuple):
+    block: str
+    """Of the config, where its Redis is named."""
+    while_away: str
+    probe_s: float
+
+
+_OF_CACHES = _Purpose("forebay.cache.store.redis", "caches miss", 2.0)
+# Sooner: until all processors have Redis back, those that have it grant what is the others' share.
+_OF_LIMITS = _Purpose(
+    "forebay.limits.store.redis", "limits are as forebay.limits.when_away says", 0.5
+)
 
 
 def make_caches(config: CacheConfig, clock: _Clock) -> Caches | None:
@@ -178,7 +188,7 @@ def _shared_questions(link: "Link", secret: Secret, here: "MemoryPartitions") ->
     return RedisPartitions(link, secret, here)
 
 
-def _link(redis: RedisConfig, password: str | None, told: tuple[str, str]) -> "Link":
+def _link(redis: RedisConfig, password: str | None, of: _Purpose) -> "Link":
     from extproc.redis_link import Link, Settings
 
     return Link(
@@ -192,7 +202,8 @@ def _link(redis: RedisConfig, password: str | None, told: tuple[str, str]) -> "L
             cluster=redis.cluster,
             connections=redis.connections,
             time_limit_s=redis.time_limit,
-            block=told[0],
-            while_away=told[1],
+            probe_s=of.probe_s,
+            block=of.block,
+            while_away=of.while_away,
         )
     )

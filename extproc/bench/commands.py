@@ -241,6 +241,39 @@ def routing(
     show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
 
 
+def limits(
+    seconds: Annotated[float, typer.Option(min=3, help="Of each of the two turns.")] = 60.0,
+    per_minute: Annotated[
+        int, typer.Option(min=60, help="Requests that a tenant may send in a minute.")
+    ] = 1800,
+    offered: Annotated[
+        float, typer.Option(min=1.5, help="What is offered, in multiples of that.")
+    ] = 3.0,
+    away: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Seconds that Redis is away in the second turn. Default: a third of the turn.",
+        ),
+    ] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Whether three gateways with one Redis grant a tenant what its limit allows, no more and no
+    less; and the same with Redis killed in the middle.
+
+    Example: forebay bench limits --seconds 60
+    """
+    from extproc.bench.limits import flow, views
+
+    away_s = seconds / 3 if away is None else away
+    if away_s > seconds - 2:
+        raise typer.BadParameter("leave a second before and after", param_hint="--away")
+    setup = flow.Setup(per_minute=per_minute, offered=offered, seconds=seconds, away_s=away_s)
+    result = _in_lab(lambda made: flow.run(made, setup))
+    show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
+
+
 def _check_names(only: list[str] | None, there_are: Collection[str]) -> None:
     for name in only or ():
         if name not in there_are:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODEL_PATH = "/v1/chat/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
 
-NAMESPACES = ("forebay", "forebay_request", "forebay_limits", "pg")
+NAMESPACES = ("forebay", "forebay_request", "pg")
 """Metadata that the processor sets: facts for filters and log, and the list of pools."""
 
 

@@ -21,6 +21,7 @@ from extproc.config import (
     Lines,
     credentials,
     from_document,
+    limits_credentials,
     read_text,
     read_yaml,
 )
@@ -121,9 +122,10 @@ def _said_twice(lines: Lines) -> Iterator[Finding]:
 def _missing_here(config: Config) -> list[str]:
     """Of what the policy needs: it may be there where the processor runs."""
     missing, semantic = list[str](), config.cache.semantic
-    learning = config.routing.learning
+    learning, limits_redis = config.routing.learning, config.limits.store.redis
     for needed in (
         lambda: credentials(config.cache),
+        lambda: limits_redis and limits_credentials(config.cache, limits_redis),
         lambda: make_judging(config.routing.difficulty),
         lambda: learning and judge_credential(learning),
     ):

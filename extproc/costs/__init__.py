@@ -5,7 +5,7 @@ request may go on: it hears of it when all is over.
 """
 
 from extproc.costs.ledger import OTHER, Ledger
-from extproc.costs.report import Report
+from extproc.costs.report import Budgeted, Report
 from extproc.costs.savings import cost_usd
 
-__all__ = ["OTHER", "Ledger", "Report", "cost_usd"]
+__all__ = ["OTHER", "Budgeted", "Ledger", "Report", "cost_usd"]

@@ -1,7 +1,7 @@
 """What /costs says: the shape alone, for the gateway that writes it and for whoever reads it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,17 @@ class Saving:
 
 
 @dataclass(frozen=True, slots=True)
+class Budgeted:
+    """A tenant's budget of now, as this processor knows it. Not since the start: by UTC."""
+
+    tenant: str
+    per: str
+    usd: float
+    spent_usd: float
+    """What running requests are expected to cost included."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Sums since the processor's start. Costs and savings largest first; what no lever saved alone,
     `together`, last."""
@@ -62,10 +73,11 @@ class Report:
     saved_usd: float
     costs: list[Cost]
     savings: list[Saving]
+    budgets: list[Budgeted] = field(default_factory=list[Budgeted])
 
     @property
     def tenants(self) -> list[str]:
-        named = [cost.tenant for cost in self.costs]
+        named = [one.tenant for one in (*self.costs, *self.budgets)]
         return sorted({*named, *(name for saving in self.savings for name in saving.by_tenant)})
 
 
@@ -84,7 +96,8 @@ def report(since: str, costs: Iterable[Cost], savings: Iterable[Saving]) -> Repo
 
 def of_tenant(whole: Report, tenant: str) -> Report:
     """What of it is this tenant's."""
-    return report(
+    budgets = [one for one in whole.budgets if one.tenant == tenant]
+    own = report(
         whole.since,
         (cost for cost in whole.costs if cost.tenant == tenant),
         (
@@ -100,3 +113,4 @@ def of_tenant(whole: Report, tenant: str) -> Report:
             if (share := saving.by_tenant.get(tenant))
         ),
     )
+    return replace(own, budgets=budgets)

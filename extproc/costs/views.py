@@ -11,6 +11,26 @@ from extproc.costs.report import Cost, Report
 def tables(report: Report) -> Iterator[Table]:
     yield _costs(report)
     yield _savings(report)
+    if report.budgets:
+        yield _budgets(report)
+
+
+def _budgets(report: Report) -> Table:
+    table = Table(
+        title="Budgets, of this UTC day or month",
+        caption="Running requests count with what they are expected to cost.",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    for name in ("tenant", "per", "spent, USD", "of", "%"):
+        table.add_column(name, justify="left" if name in ("tenant", "per") else "right")
+    for one in report.budgets:
+        usd = _dollars(one.usd)
+        share = f"{one.spent_usd / one.usd:.0%}"
+        table.add_row(one.tenant, one.per, usd(one.spent_usd), usd(one.usd), share)
+    return table
 
 
 def _costs(report: Report) -> Table:

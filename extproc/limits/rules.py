@@ -139,6 +139,12 @@ def ends_at(period: int, per: Per) -> datetime:
 # --- headers --------------------------------------------------------------------------------------
 
 
+HEADERS = tuple(
+    f"{what}-{kind}" for kind in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+)
+"""Behind `x-ratelimit-`."""
+
+
 def headers(levels: Levels, rules: Rules) -> tuple[tuple[str, str], ...]:
     """`limit-requests` and the others, as OpenAI names them behind `x-ratelimit-`: what is allowed
     in a minute, what could be used at once, and when the bucket would be full again."""

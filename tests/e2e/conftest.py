@@ -29,6 +29,8 @@ LONG_S = {
     "test_soak": 22,
     "test_overload": 22,
     "test_one_flight": 20,
+    "test_limits": 20,
+    "test_bench_limits": 20,
 }
 
 

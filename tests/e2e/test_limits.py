@@ -166,7 +166,7 @@ def test_a_budget_goes_small_and_then_ends_and_no_client_tries_again(paying: Gat
     assert refusal.response.headers["x-should-retry"] == "false"
     assert "retry-after" not in refusal.response.headers
     assert re.search(r"A new one begins \d{4}-\d\d-01T00:00:00Z\.", str(refusal))
-    assert paying.metric('forebay_decisions_total{decision="budget_exceeded"') == 1, "it retried"
+    assert paying.metric('forebay_limited_total{limit="budget",tenant="acme"}') == 1, "it retried"
     assert paying.metric('forebay_budget_spent_usd{tenant="acme"}') == pytest.approx(2.4)
     assert paying.metric('forebay_budget_usd{tenant="acme"}') == 2.5
 

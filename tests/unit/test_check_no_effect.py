@@ -8,6 +8,7 @@ from extproc.check import check
 from tests.unit.test_check_kit import reference
 
 ON = {"exact": {"ttl": "1h"}}
+REDIS = {"store": {"redis": {"url": "redis://h:1"}}, "when_away": "allow"}
 PRICE = {"input": 1, "output": 2}
 
 JUDGE = {"url": "http://j:1", "model": "j", "price": PRICE}
@@ -85,6 +86,10 @@ def found(**policy: Any) -> list[tuple[str, str, str]]:
             "routing.learning",
         ),
         (two_pools(tenants={"a": {"pin": "small", "pools": ["small"]}}), "tenants.a.pin"),
+        ({"limits": {"store": {"redis": {"url": "redis://h:1"}}}}, "limits.store"),
+        ({"limits": {"when_away": "refuse"}}, "limits.when_away"),
+        ({"tenants": {"a": {"burst": "1s", "concurrent_requests": 1}}}, "tenants.a.burst"),
+        ({"tenants": {"a": {"budget": {"usd": 1}}}}, "tenants.a.budget"),
     ],
 )
 def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
@@ -117,10 +122,20 @@ def test_it_is_warned_of_with_its_key(policy: dict[str, Any], key: str) -> None:
         two_pools(routing={"difficulty": {"policy": "prior", "share": 0.2}}),
         two_pools(routing={"difficulty": {"policy": "learned", "share": 0.2, "model_file": "x"}}),
         two_pools(routing={"learning": LEARNING}, tenants={"a": {"pin": "small"}}),
+        {"limits": {"store": "memory"}, "tenants": {"a": {"concurrent_requests": 1}}},
+        {"limits": REDIS, "tenants": {"default": {"tokens_per_minute": 1, "burst": "1s"}}},
+        {"pool": {"price": PRICE}, "tenants": {"a": {"budget": {"usd": 1, "soft": 0.5}}}},
     ],
 )
 def test_what_has_an_effect_is_not(policy: dict[str, Any]) -> None:
     assert found(**policy) == []
+
+
+def test_a_soft_mark_needs_the_small_pool() -> None:
+    pools = {name: {"model": name, "slots": 1, "price": PRICE} for name in ("small", "large")}
+    tenant = {"pools": ["large"], "budget": {"usd": 1, "soft": 0.5}}
+    findings = check({"forebay": {"pools": pools, "tenants": {"a": tenant}}})
+    assert [finding.place for finding in findings] == ["forebay.tenants.a.budget.soft"]
 
 
 def test_nothing_in_the_reference_is_said_in_vain() -> None:

@@ -48,6 +48,10 @@ def both(*edits: Edit) -> Edit:
     return lambda d: [edit(d) for edit in edits]
 
 
+def limited(d: Document) -> None:
+    d.policy["tenants"]["acme"] = {"tokens_per_minute": 100_000}
+
+
 def ext_proc(d: Document) -> Any:
     return d.ext_proc
 
@@ -806,6 +810,30 @@ CASES = [
         lambda d: d.at_cluster("small", "common_lb_config"),
         "warning",
         ("small",),
+    ),
+    # --- limits ---------------------------------------------------------------------------------
+    Case(
+        "limits-not-told",
+        both(
+            limited,
+            lambda d: d.ext_proc["metadata_options"]["receiving_namespaces"]["untyped"].remove(
+                "forebay_limits"
+            ),
+        ),
+        lambda d: d.at_ext_proc("metadata_options.receiving_namespaces.untyped"),
+        "warning",
+    ),
+    Case(
+        "limits-not-told",
+        both(
+            limited,
+            lambda d: d.route("admit_json").update(
+                response_headers_to_add=d.route("admit_json")["response_headers_to_add"][:-1]
+            ),
+        ),
+        lambda d: d.at_route("admit_json", "response_headers_to_add"),
+        "warning",
+        ("no x-ratelimit-reset-tokens.",),
     ),
     # --- retries --------------------------------------------------------------------------------
     Case(

@@ -6,13 +6,18 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from pydantic import ValidationError
 
-from extproc.config import BudgetConfig, TenantConfig
+from extproc.config import BudgetConfig, Config, ConfigError, TenantConfig, from_document
+from extproc.costs import Budgeted
+from extproc.gateway import Gateway
 from extproc.limits import (
     Books,
     Charged,
@@ -23,6 +28,7 @@ from extproc.limits import (
     Rules,
     read_charged,
     rules_of,
+    stop_streams,
 )
 from extproc.limits import rules as arithmetic
 from extproc.limits.book import Book
@@ -30,7 +36,9 @@ from extproc.limits.redis_store import RedisStore
 from extproc.limits.rules import NANO, Levels, Rate, duration, ends_at, period_of
 from extproc.limits.shared import SharedStore
 from extproc.redis_link import Link, Settings
+from extproc.stores import make_limits
 from tests.redis_server import RedisServer, redis_server
+from tests.unit.logged import logged
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp()
 
@@ -453,3 +461,153 @@ def test_the_budget_block_is_checked() -> None:
     for wrong in ({"usd": 0}, {"usd": 1, "per": "week"}, {"usd": 1, "soft": 1.5}, {}):
         with pytest.raises(ValidationError):
             BudgetConfig.model_validate(wrong)
+
+
+# --- the gateway ----------------------------------------------------------------------------------
+
+PRICE = {"input": 1.0, "cached_input": 0.5, "output": 10.0}
+SERVED = {
+    "kind": "json",
+    "tenant": "acme",
+    "status": "200",
+    "served_by": "small",
+    "upstream_host": "127.0.0.1:1",
+    "attempts": "1",
+    "prompt_tokens": "100",
+    "cached_tokens": "40",
+    "completion_tokens": "10",
+}
+LIMITED = {"tokens_per_minute": 60_000, "burst": "60s", "budget": {"usd": 1, "per": "month"}}
+
+
+def config(**policy: object) -> Config:
+    pool = {"model": "s", "slots": 4, "price": PRICE}
+    tenants = {"acme": LIMITED, "default": {"requests_per_minute": 5}}
+    return Config.model_validate({"pools": {"small": pool}, "tenants": tenants} | policy)
+
+
+async def charged(gateway: Gateway, tokens: int, nano_usd: int) -> Charged:
+    some = gateway.policy.tenants.rules_of("acme")
+    assert some
+    return granted(await gateway.limits.take("acme", some, Cost(tokens, nano_usd), 60)).charged
+
+
+def left(gateway: Gateway) -> tuple[float, float]:
+    some = gateway.policy.tenants.rules_of("acme")
+    book = gateway.limits.here.look("acme")
+    assert some
+    assert book
+    return book.tokens, gateway.limits.spent_usd("acme", some)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens", "usd"),
+    [
+        ({}, 110, (60 * 1.0 + 40 * 0.5 + 10 * 10.0) / 1e6),
+        ({"served_by": "-", "upstream_host": "-", "status": "503"} | dict.fromkeys(
+            ("prompt_tokens", "cached_tokens", "completion_tokens"), "-"), 0, 0.0),
+        ({"status": "0"} | dict.fromkeys(
+            ("prompt_tokens", "cached_tokens", "completion_tokens"), "-"), 50, 50e-6),
+    ],
+)  # fmt: skip
+async def test_the_log_settles_what_was_charged(
+    changes: dict[str, str], tokens: int, usd: float
+) -> None:
+    """As it was counted; to nothing, if no server had it; else as it is estimated and billed."""
+    gateway = Gateway(config())
+    told = (await charged(gateway, 300, 5_000_000)).told()
+    bill = f"small 300 50 other interactive - 1 0 0 {told} acme"
+    gateway.finished.account(logged(SERVED | {"bill": bill} | changes))
+    assert left(gateway) == (pytest.approx(60_000 - tokens, abs=100), pytest.approx(usd))
+
+
+async def test_a_tenant_whose_limits_are_gone_settles_nothing() -> None:
+    gateway = Gateway(config())
+    told = (await charged(gateway, 300, 5_000_000)).told()
+    await gateway.configure(config(tenants={"acme": {}}))
+    bill = f"small 300 50 other interactive - 1 0 0 {told} acme"
+    gateway.finished.account(logged(SERVED | {"bill": bill}))
+    await gateway.close()
+
+
+async def test_a_reload_keeps_the_books_and_another_store_begins_new_ones(
+    valkey: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of all processors that share")
+    gateway = Gateway(config())
+    await charged(gateway, 50_000, 0)
+    less = LIMITED | {"tokens_per_minute": 30_000}
+    await gateway.configure(config(tenants={"acme": less}))
+    some = gateway.policy.tenants.rules_of("acme")
+    assert some
+    assert isinstance(await gateway.limits.take("acme", some, Cost(15_000, 0), 60), Refused)
+    redis = {"store": {"redis": {"url": valkey.url}}, "when_away": "refuse"}
+    await gateway.configure(config(limits=redis))
+    assert gateway.limits.shared
+    assert gateway.limits.shared.when_away == "refuse"
+    same = gateway.limits
+    await gateway.configure(config(limits=redis | {"when_away": "allow"}))
+    assert gateway.limits is same
+    assert gateway.limits.shared.when_away == "allow"
+    await gateway.close()
+
+
+async def test_the_status_and_the_costs_tell_of_named_tenants_alone() -> None:
+    gateway = Gateway(config())
+    await charged(gateway, 100, 250_000_000)
+    other = gateway.policy.tenants.rules_of("somebody")
+    assert other
+    granted(await gateway.limits.take("somebody", other, Cost(1, 0), 60))
+    limits: Any = gateway.limits.status(gateway.policy.tenants.named_rules)
+    assert limits["store"] == "memory"
+    assert list(limits["tenants"]) == ["acme"]
+    assert limits["tenants"]["acme"]["spent_usd"] == 0.25
+    assert gateway.budgets() == [Budgeted("acme", "month", 1.0, 0.25)]
+    assert "somebody" not in generate_latest(gateway.metrics.registry).decode()
+
+
+def test_redis_for_limits_needs_the_secret_by_which_names_are_hashed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("FOREBAY_CACHE_SECRET", raising=False)
+    redis = {"store": {"redis": {"url": "redis://127.0.0.1:1"}}}
+    with pytest.raises(ConfigError, match="secret_file: missing"):
+        make_limits(config(limits=redis), time.monotonic)
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ({"limits": {"store": "disk"}}, "forebay.limits.store: write memory, or a block"),
+        ({"limits": {"when_away": "panic"}}, "forebay.limits.when_away: must be"),
+        ({"limits": {"store": {"redis": {"ulr": "redis://h:1"}}}}, "did you mean url?"),
+        ({"tenants": {"a": {"requests_per_minute": 0}}}, "requests_per_minute: must be above 0"),
+        ({"tenants": {"a": {"burst": 10}}}, "burst: write a duration with its unit"),
+        ({"tenants": {"a": {"budget": {"usd": 1, "pre": "day"}}}}, "did you mean per?"),
+        ({"tenants": {"a": {"budget": {}}}}, "forebay.tenants.a.budget.usd: missing"),
+    ],
+)
+def test_what_is_written_wrong_is_told_with_its_place(policy: dict[str, Any], message: str) -> None:
+    pools = {"pools": {"small": {"model": "s", "slots": 1}}}
+    with pytest.raises(ConfigError) as error:
+        from_document({"forebay": pools | policy})
+    assert message in str(error.value)
+
+
+# --- streams that are stopped ---------------------------------------------------------------------
+
+
+class StandIn:
+    """A limiter whose leases can be stopped."""
+
+    def __init__(self) -> None:
+        self.stopped: list[tuple[str, str]] = []
+
+    def leases_of(self, tenant: str) -> list[Any]:
+        return [SimpleNamespace(stop=lambda reason: self.stopped.append((tenant, reason)))] * 2
+
+
+def test_all_streams_of_a_tenant_are_stopped_in_all_pools() -> None:
+    first, second = StandIn(), StandIn()
+    stop_streams([first, object(), second], "acme")
+    assert first.stopped == second.stopped == [("acme", "budget")] * 2

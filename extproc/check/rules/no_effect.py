@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from extproc.check.bootstrap import Policy
 from extproc.check.findings import Finding, warning
 from extproc.config import Config, PoolConfig, TenantConfig
+from extproc.limits import rules_of
 
 
 def no_effect(policy: Policy) -> Iterator[Finding]:
@@ -17,6 +18,7 @@ def no_effect(policy: Policy) -> Iterator[Finding]:
         *_times(config),
         *_cache(config),
         *_difficulty(config),
+        *_limits(config),
         *_unused(config),
     )
     for key, reason, mend in said:
@@ -194,6 +196,46 @@ def _choices(config: Config) -> Iterator[bool]:
         pools = tenant.pools or tuple(config.pools)
         has_two = len(pools) > 1 and not {small, large}.isdisjoint(pools)
         yield tenant.pin is None and small != large and has_two
+
+
+def _limits(config: Config) -> _Said:
+    limits, tenants = config.limits, config.tenants.items()
+    if limits.store.redis and not any(rules_of(tenant) for _, tenant in tenants):
+        yield (
+            "limits.store",
+            "Nothing is kept there: no tenant has a limit.",
+            "Give a tenant requests_per_minute, tokens_per_minute, concurrent_requests or budget, "
+            "or leave store out.",
+        )
+    if "when_away" in limits.model_fields_set and limits.store.redis is None:
+        yield (
+            "limits.when_away",
+            "Limits are kept in this processor's memory, which is never away.",
+            "Add store: {redis: {url: ...}} to limits, or leave when_away out.",
+        )
+    for name, tenant in tenants:
+        rates = (tenant.requests_per_minute, tenant.tokens_per_minute)
+        if "burst" in tenant.model_fields_set and rates == (None, None):
+            yield (
+                f"tenants.{name}.burst",
+                "There is no rate of which so much may be used at once.",
+                "Add requests_per_minute or tokens_per_minute, or leave burst out.",
+            )
+        pools = {pool: config.pools.get(pool) for pool in tenant.pools or config.pools}
+        if tenant.budget and not any(pool and pool.price for pool in pools.values()):
+            yield (
+                f"tenants.{name}.budget",
+                "Nothing is ever spent: no pool of this tenant has a price.",
+                "Add price: {input: 0.10, output: 0.40} to the pools (USD per million tokens).",
+            )
+        soft = tenant.budget and "soft" in tenant.budget.model_fields_set
+        if soft and config.routing.small not in pools:
+            yield (
+                f"tenants.{name}.budget.soft",
+                f"No request can go to the small pool, {config.routing.small}: this tenant may not "
+                "use it.",
+                "Add it to the tenant's pools, or leave soft out.",
+            )
 
 
 def _unused(config: Config) -> _Said:

@@ -133,7 +133,6 @@ def metadata(bootstrap: Bootstrap) -> Iterator[Finding]:
             lost = {
                 "forebay": "the tiers cannot rename the model and the log has no tenant",
                 "forebay_request": "no tier gets the body's length or the model's name in it",
-                "forebay_limits": "no answer tells its tenant what is left of its limits",
                 "pg": "the order of the pools for a request is not obeyed",
             }
             yield error(
