@@ -627,6 +627,8 @@ class Exchange:
             return
         self._stop_reason, self._stop_until = reason, now + self._config.response.grace
         self._facts["stopped"] = reason
+        if self._fill is not None:
+            self._fill.unless_cut = True
         self._gateway.metrics.stopped[self._tiers[0], reason] += 1
         self._timer.cancel()
         self._expire()

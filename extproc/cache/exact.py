@@ -60,7 +60,7 @@ class Fill:
         self.stored: Callable[[Answer | UnreadAnswer], None] | None = None
         """Told of the answer when it is."""
         self.unless_cut = False
-        """An answer that ended at its limit is not stored: the limit was not the client's."""
+        """An answer that did not end by itself is not stored: how it ended is our doing."""
         self._pool = pool
         self._stale_s = stale_s
         self._reader = reader

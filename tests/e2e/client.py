@@ -179,7 +179,9 @@ class Gateway:
     def wait_until_idle(self) -> None:
         self.until(
             lambda: all(
-                (self.status(pool)["in_flight"], self.status(pool)["queue_depth"]) == (0, 0)
+                not any(
+                    self.status(pool)[of] for of in ("in_flight", "queue_depth", "batch_waiting")
+                )
                 for pool in self.stack.config.backend_urls
             ),
             "a slot or a place in the queue is still taken",

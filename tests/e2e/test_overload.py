@@ -96,17 +96,19 @@ async def test_where_nothing_helps_it_is_429_with_a_time(gateway: Gateway) -> No
     assert 1 <= int(answer.headers["retry-after"]) <= 60
 
 
-async def test_batch_sheds_first_and_gives_its_place_to_others(gateway: Gateway) -> None:
+async def test_batch_sheds_first_and_waits_for_all_others(gateway: Gateway) -> None:
     holder = asyncio.create_task(gateway.ask(chat(max_tokens=30)))
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 1, "not running")
     batch = asyncio.create_task(gateway.ask(chat(max_tokens=2), headers=NIGHTLY))
-    await gateway.until_async(lambda: gateway.status("small")["queue_depth"] == 1, "not queued")
+    await gateway.until_async(lambda: gateway.status("small")["batch_waiting"] == 1, "not queued")
     second = await gateway.ask(chat(max_tokens=2), headers=NIGHTLY)  # half of the high mark: 1
     said_so = await gateway.ask(chat(max_tokens=2), headers={"x-request-class": "batch"})
     assert [answer.code for answer in (second, said_so)] == ["overloaded"] * 2
-    others = [asyncio.create_task(gateway.ask(chat(max_tokens=2))) for _ in range(2)]
-    assert (await batch).code == "overloaded"  # pushed out by the second of them
+    others = [asyncio.create_task(gateway.ask(chat(max_tokens=20))) for _ in range(2)]
+    await gateway.until_async(lambda: gateway.status("small")["queue_depth"] == 2, "not queued")
     assert [answer.status for answer in await asyncio.gather(holder, *others)] == [200] * 3
+    assert not batch.done()
+    assert (await batch).status == 200
 
 
 async def test_a_class_that_does_not_exist_is_named(gateway: Gateway) -> None:

@@ -203,7 +203,9 @@ def _becomes_idle(gateway: Gateway, urls: dict[str, list[str]]) -> None:
     def idle() -> bool:
         pools = [gateway.status(pool) for pool in urls]
         held = [
-            pool[name] for pool in pools for name in ("in_flight", "queue_depth", "queue_bytes")
+            pool[name]
+            for pool in pools
+            for name in ("in_flight", "queue_depth", "batch_waiting", "queue_bytes")
         ]
         for url in (url for of_pool in urls.values() for url in of_pool):
             held.append(json.loads(gateway.get(f"{url}/sim/requests", "DELETE"))["open"])
@@ -221,6 +223,7 @@ def _outcomes(clients: Clients, weather: Weather, books: Books, log: Path) -> Co
     for result in ("taken", "refused"):
         name = f'forebay_config_reloads_total{{result="{result}"}}'
         outcomes[f"config: {result}"] = int(books.total(name))
+    outcomes["stopped"] = int(books.total("forebay_stopped_total"))
     outcomes["asked to stop"] = int(books.total("forebay_asked_to_stop_total"))
     for what, most in books.most.items():
         if what.endswith("refused at the ceiling"):

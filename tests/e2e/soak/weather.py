@@ -126,6 +126,15 @@ class Weather:
             [["cached", "smaller", "shed"], ["smaller", "shed"], ["shorter", "shed"], ["shed"]]
         )
         admission["max_wait"] = draw.choice(["200ms", "500ms", "1s"])
+        admission["batch"] = draw.choice(
+            [
+                {},
+                {"when_needed": "stop", "spare": 0.0},
+                {"when_needed": "stop", "max_wait": "2s"},
+                {"spare": 0.5},
+            ]
+        )
+        policy["response"]["cap_to_deadline"] = draw.random() < 0.3
         policy["tenants"] = {
             "default": {},
             "acme": {"weight": draw.choice([1, 2, 5])},
