@@ -423,6 +423,7 @@ def test_a_plain_answer_is_stored() -> None:
         orjson.dumps(_plain() | {"error": "x"}),
         orjson.dumps(_plain() | {"choices": []}),
         orjson.dumps(_plain() | {"usage": None}),
+        orjson.dumps(_plain() | {"model": None}),
         orjson.dumps(_plain(finish_reason="abort")),
         orjson.dumps(_plain(finish_reason="tool_calls")),
         orjson.dumps(_plain(finish_reason=None)),

@@ -128,7 +128,7 @@ def answer(whose: str, turn: int) -> bytes:
     said = orjson.dumps([whose, turn]).decode()
     message = {"role": "assistant", "content": said}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    return orjson.dumps({"choices": [choice], "usage": {"prompt_tokens": 1}})
+    return orjson.dumps({"model": "m", "choices": [choice], "usage": {"prompt_tokens": 1}})
 
 
 def said(members: bytes) -> tuple[str, int]:

@@ -119,7 +119,8 @@ async def test_a_hit_prolongs_nothing_a_stale_one_neither(store: Store) -> None:
 async def test_what_may_not_be_given_again_is_not_kept(store: Store) -> None:
     good = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
     for reason in ("stop", "tool_calls"):
-        body = {"choices": [good | {"finish_reason": reason}], "usage": {"prompt_tokens": 2}}
+        choices = [good | {"finish_reason": reason}]
+        body = {"model": "m", "choices": choices, "usage": {"prompt_tokens": 2}}
         epoch = (await store.get(ACME, KEY)).epoch
         store.drop(ACME, KEY)
         store.put(ACME, KEY, epoch, UnreadAnswer(CHAT, 1, orjson.dumps(body)), 60, 0)
