@@ -59,6 +59,7 @@ class Request:
     choices: int  # n
     temperature: float | None  # None: the server's default
     prompt_count: int  # of a list of prompts or inputs: how many; else 1
+    size_bytes: int  # of the body
     # orjson's view of the whole body. See forget_prompt and lower_limit.
     members: dict[str, Any] = field(repr=False)
     # For with_changes alone. Start, end, what to put there; None: nothing to do.
@@ -141,6 +142,7 @@ def parse(path: str, body: bytes) -> Request:
         choices=_choices(members),
         temperature=_temperature(members),
         prompt_count=prompt_count,
+        size_bytes=len(body),
         members=members,
         usage_splice=usage_splice if stream and not usage_asked else None,
         limit_place=limit_place,
@@ -174,6 +176,7 @@ def _embeddings(members: dict[str, Any], body: bytes) -> Request:
         choices=1,
         temperature=None,
         prompt_count=count,
+        size_bytes=len(body),
         members=members,
         usage_splice=None,
         limit_place=(after_model, after_model, b""),

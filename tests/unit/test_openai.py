@@ -51,6 +51,7 @@ def test_a_plain_chat_request() -> None:
         choices=1,
         temperature=None,
         prompt_count=1,
+        size_bytes=len(body),
         members=orjson.loads(body),
         usage_splice=None,
         limit_place=(19, 19, b',"max_tokens":'),
