@@ -1,4 +1,4 @@
-"""Three gateways with one Redis grant what a limit allows, no more and hardly less; also while Redis
+"""Three gateways with one Redis grant what a limit allows, no more and hardly less; also while that
 is killed and started again. Shorter than `forebay bench limits` by itself."""
 
 import pytest

@@ -147,6 +147,8 @@ async def test_a_redis_that_forgot_all_is_told_what_was_used(
     some = rules(requests_per_minute=6, tokens_per_minute=600, burst="30s", budget={"usd": 1e-6})
     granted(await take(limits, some, 250, 700, "forgotten"))
     client.Redis.from_url(server.url).flushall()
+    limits.keep_up(["forgotten"])  # which hears that nothing is known
+    await asyncio.sleep(0.1)
     assert refused(await take(limits, some, 0, 301, "forgotten")).which == "budget"
     assert refused(await take(limits, some, 60, 0, "forgotten")).which == "tokens"
     assert (

@@ -12,12 +12,17 @@ from extproc.backends import Servers
 from extproc.cache import Caches, ExactCache, Secret, Times
 from extproc.cache.memory import MemoryStore
 from extproc.costs import Ledger
+from extproc.limits import Books, Limits
 from extproc.metrics import Metrics
 
 
 def metrics(caches: Caches | None = None) -> Metrics:
     no_servers = Servers(0, 0, None, None, None)
-    return Metrics(dict, lambda _: True, lambda _: no_servers, lambda: caches, Ledger(0))
+    limits = Limits(Books(lambda: 0.0, lambda: 0.0))
+    return Metrics(
+        *(dict, lambda _: True, lambda _: no_servers, lambda: caches, Ledger(0)),
+        lambda: (limits, {}),
+    )
 
 
 def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
