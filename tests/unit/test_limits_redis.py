@@ -404,8 +404,8 @@ def test_the_scripts_do_step_by_step_what_a_book_does(
             assert float(answer[1]) == pytest.approx(mine.levels.requests, abs=1e-3)
             assert float(answer[2]) == pytest.approx(mine.levels.tokens, abs=1e-2)
             assert float(answer[4]) == mine.levels.spent
-            if mine.refused != "budget":  # else nobody has looked
-                assert answer[3] == mine.levels.running
+            # Leases that have expired are counted until somebody needs their place.
+            assert max(answer[3], mine.levels.running) <= concurrent
             assert answer[5] == mine.levels.period
             if mine.refused is None:
                 charged.append((lease, mine.levels.period))
