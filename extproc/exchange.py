@@ -150,8 +150,10 @@ class Exchange:
         if self._tenant.rules is not None:
             await self._take_limits(self._tenant.rules, request, route)
         found = await self._look_up(request, headers, route, body)
-        affine = self._config.routing.prefix_affinity
-        prefix = openai.prefix_hash(request) if affine else ""
+        prefix = ""
+        if self._config.routing.prefix_affinity:
+            apart = self._policy.injections.salts
+            prefix = openai.prefix_hash(request, self._payer if apart else "")
         request.forget_prompt()
         may_cap = self._policy.may_shorten or self._policy.caps_to_deadline
         if request.usage_splice is None and request.lowered_to is None and not may_cap:

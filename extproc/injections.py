@@ -38,10 +38,12 @@ class Injections:
         self._pools: dict[str, tuple[bool, Sharing]] = {
             name: (pool.priority, pool.cache_salt)
             for name, pool in pools.items()
-            if pool.server == "vllm"
+            if pool.server == "vllm" and pool.serves == "generate"
         }
         self.always = any(wants != (False, "none") for wants in self._pools.values())
         """Some pool is told something of each request; else only of one with a salt of its own."""
+        self.salts = any(sharing != "none" for _, sharing in self._pools.values())
+        """Tenants are kept apart in some pool's prefix cache."""
 
     def members(self, tiers: tuple[str, ...], asker: Asker) -> str:
         """What goes behind the model's name in the body, by tier, for its filter to put there:

@@ -118,6 +118,12 @@ def _mixed_kinds(config: Config) -> Iterator[str]:
                 f"forebay.routing.{size}: {name!r} serves embeddings; name a pool that generates: "
                 f"{', '.join(generate)}"
             )
+    for tenant, policy in config.tenants.items():
+        if policy.pin and policy.pin not in generate:
+            yield (
+                f"forebay.tenants.{tenant}.pin: {policy.pin!r} serves embeddings, which are never "
+                "pinned; name a pool that generates"
+            )
     for name, later in routing.fallback.items():
         for other in later:
             if pools[name].serves != pools[other].serves:

@@ -89,8 +89,11 @@ class PoolConfig(Block):
 
     @model_validator(mode="after")
     def _only_vllm_can_be_told(self) -> Self:
-        if self.server == "other" and (self.priority or self.cache_salt != "none"):
+        told = self.priority or self.cache_salt != "none"
+        if told and self.server == "other":
             raise ValueError("priority and cache_salt are for vllm servers only; leave them out")
+        if told and self.serves == "embeddings":
+            raise ValueError("priority and cache_salt are for pools that generate; leave them out")
         return self
 
 

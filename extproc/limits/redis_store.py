@@ -22,6 +22,7 @@ class Settled(NamedTuple):
     spent: int
     """Nanodollars in `period`."""
     period: int
+    """0: it knows of none."""
 
 
 class RedisStore:

@@ -115,8 +115,9 @@ class SharedStore:
         )
 
     def _hear_spent(self, tenant_id: str, now: Settled) -> Levels:
-        book = self.here.book(tenant_id)
-        book.spent, book.heard_spent, book.period = now.spent, now.spent, now.period
+        if now.period:  # else it has forgotten, and is told with the next request
+            book = self.here.book(tenant_id)
+            book.spent, book.heard_spent, book.period = now.spent, now.spent, now.period
         return Levels(spent=now.spent, period=now.period)
 
     def release(self, tenant_id: str, lease_id: str) -> None:

@@ -1,5 +1,5 @@
-"""Three gateways with one Redis grant what a limit allows, no more and hardly less; also while
-Redis is killed and started again. Shorter than `forebay bench limits` by itself."""
+"""Three gateways with one Redis grant what a limit allows, no more and hardly less; also while that
+is killed and started again. Shorter than `forebay bench limits` by itself."""
 
 import pytest
 

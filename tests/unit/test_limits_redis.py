@@ -147,6 +147,8 @@ async def test_a_redis_that_forgot_all_is_told_what_was_used(
     some = rules(requests_per_minute=6, tokens_per_minute=600, burst="30s", budget={"usd": 1e-6})
     granted(await take(limits, some, 250, 700, "forgotten"))
     client.Redis.from_url(server.url).flushall()
+    limits.keep_up(["forgotten"])  # which hears that nothing is known
+    await asyncio.sleep(0.1)
     assert refused(await take(limits, some, 0, 301, "forgotten")).which == "budget"
     assert refused(await take(limits, some, 60, 0, "forgotten")).which == "tokens"
     assert (
@@ -402,8 +404,8 @@ def test_the_scripts_do_step_by_step_what_a_book_does(
             assert float(answer[1]) == pytest.approx(mine.levels.requests, abs=1e-3)
             assert float(answer[2]) == pytest.approx(mine.levels.tokens, abs=1e-2)
             assert float(answer[4]) == mine.levels.spent
-            if mine.refused != "budget":  # else nobody has looked
-                assert answer[3] == mine.levels.running
+            # Leases that have expired are counted until somebody needs their place.
+            assert max(answer[3], mine.levels.running) <= concurrent
             assert answer[5] == mine.levels.period
             if mine.refused is None:
                 charged.append((lease, mine.levels.period))
