@@ -262,6 +262,7 @@ def test_a_price_needs_no_output() -> None:
     ("changes", "message"),
     [
         ({"routing": {"small": "embed"}}, "forebay.routing.small: 'embed' serves embeddings"),
+        ({"tenants": {"a": {"pin": "embed"}}}, "forebay.tenants.a.pin: 'embed' serves embeddings"),
         (
             {"routing": {"fallback": {"small": ["embed"]}}},
             "forebay.routing.fallback.small: 'embed' serves embeddings, and 'small' serves gen",

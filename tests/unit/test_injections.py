@@ -15,6 +15,7 @@ POOLS = {
     "salted": PoolConfig(model="s", slots=1, cache_salt="tenant"),
     "private": PoolConfig(model="u", slots=1, cache_salt="user", priority=True),
     "api": PoolConfig(model="x", slots=1, server="other"),
+    "vectors": PoolConfig(model="v", slots=1, serves="embeddings"),
 }
 
 
@@ -67,6 +68,7 @@ def test_a_clients_salt_is_its_tenants_even_where_the_pool_has_none() -> None:
     mine = salt("plain", salt="x")
     assert mine not in ("x", salt("plain", salt="x", tenant="b"), salt("salted", salt="x"))
     assert told("api", salt="x") == {}
+    assert told("vectors", salt="x") == {}  # vLLM's embeddings know neither
 
 
 def test_parts_cannot_be_shifted_into_each_other() -> None:
