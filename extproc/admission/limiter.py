@@ -316,11 +316,9 @@ class Limiter:
         return taken <= self.slots - self.spare and not self.foreign_waiting
 
     def _room(self, class_index: int) -> int:
-        """The slots that are free for this class."""
+        """The slots that are free for this class, if nothing else keeps it waiting."""
         free = self.slots - self._held - self.inherited
-        if class_index != BATCH:
-            return free
-        return 0 if self.foreign_waiting else free - self.spare
+        return free - self.spare if class_index == BATCH else free
 
     def _take(self, lease: Lease, now: float) -> None:
         ask = lease.ask

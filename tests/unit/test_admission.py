@@ -426,6 +426,22 @@ async def test_batch_leaves_the_spare_slots_free() -> None:
     assert batch[6].state == "holding"
 
 
+async def test_batch_may_wait_where_nobody_else_may_and_is_no_ones_reason_to_shed() -> None:
+    pool = limiter(4, 0, 0)
+    pool.set_lane(0.25, None)
+    pool.set_marks(Marks(0, 0, 0, ""), batch=Marks(2, 1, 2, ""))
+    batch = [pool.enter(Ask(class_index=BATCH)) for _ in range(5)]
+    assert [lease.state for lease in batch[2:]] == ["holding", "queued", "queued"]
+    assert pool.is_full(BATCH)
+    with pytest.raises(Shed):
+        pool.enter(Ask(class_index=BATCH))
+    other = pool.enter()
+    assert (other.state, other.position) == ("holding", 0)
+    with pytest.raises(Shed):
+        pool.enter()
+    assert pool.drain_s(BATCH) > pool.drain_s()
+
+
 @pytest.mark.parametrize(
     ("slots", "share", "spare"),
     [(1, 0.5, 0), (2, 0.01, 1), (2, 0.99, 1), (32, 0.1, 4), (16, 0.1, 2), (10, 0.1, 1), (9, 0, 0)],
