@@ -21,7 +21,7 @@ SIX = [
 ]
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
 SHORT: dict[str, Any] = {"max_tokens": 4, "temperature": 1}
-FEW = {"requests_per_minute": 240, "tokens_per_minute": 600_000, "burst": "1s"}
+FEW = {"requests_per_minute": 60, "tokens_per_minute": 150_000, "burst": "4s"}
 FEW |= {"concurrent_requests": 3}
 """4 requests at once."""
 
@@ -37,7 +37,7 @@ def shared_gateway(make_gateway: MakeGateway) -> Gateway:
 @pytest.fixture
 def full(gateway: Gateway) -> Gateway:
     """The same when acme's buckets are full again."""
-    time.sleep(1.0)
+    time.sleep(4.0)
     return gateway
 
 
@@ -50,9 +50,9 @@ async def test_an_answer_tells_what_is_left_and_a_refusal_when_there_is_more(
 ) -> None:
     first = await full.ask(chat(**SHORT))
     assert first.status == 200
-    assert [first.headers[name] for name in SIX[:2]] == ["240", "3"]
+    assert [first.headers[name] for name in SIX[:2]] == ["60", "3"]
     assert re.fullmatch(r"\d+ms|[\d.]+s", first.headers[SIX[2]])
-    assert first.headers[SIX[3]] == "600000"
+    assert first.headers[SIX[3]] == "150000"
     assert 9_900 < int(first.headers[SIX[4]]) < 10_000
     stream = await full.ask(chat(stream=True, **SHORT))
     assert stream.headers[SIX[1]] in ("2", "3")
@@ -60,7 +60,7 @@ async def test_an_answer_tells_what_is_left_and_a_refusal_when_there_is_more(
     assert (last.status, last.code) == (429, "rate_limit_exceeded")
     assert last.json["error"]["type"] == "requests"
     assert last.headers["retry-after"] == "1"
-    assert [last.headers[name] for name in SIX[:2]] == ["240", "0"]
+    assert [last.headers[name] for name in SIX[:2]] == ["60", "0"]
     assert full.metric('forebay_limited_total{limit="requests",tenant="acme"}') > 0
 
 
@@ -81,12 +81,13 @@ def test_the_official_client_waits_as_it_is_told_and_is_then_answered(full: Gate
                 break
         else:
             raise AssertionError("nothing was refused")
-    with full.client(max_retries=2) as client:
         began = time.monotonic()
-        answer = client.chat.completions.with_raw_response.create(**chat(**SHORT))
+        answer = client.with_options(max_retries=2).chat.completions.with_raw_response.create(
+            **chat(**SHORT)
+        )
         assert 0.9 < time.monotonic() - began < 3
         assert answer.retries_taken == 1
-        assert answer.headers["x-ratelimit-limit-requests"] == "240"
+        assert answer.headers["x-ratelimit-limit-requests"] == "60"
 
 
 async def test_a_cached_answer_takes_no_tokens(full: Gateway) -> None:

@@ -40,7 +40,7 @@ async def test_what_the_pool_sheds_is_served_and_priced_there(gateway: Gateway) 
     slow = await full(gateway)
     answer = await gateway.ask(chat(max_tokens=1))
     assert answer.status == 200
-    assert answer.headers["x-forebay-route"] == "large; reason=default; degraded=overflow"
+    assert answer.headers["x-forebay-route"] == "large; reason=only-choice; degraded=overflow"
     assert answer.headers["x-forebay-served-by"] == "large"
     assert answer.headers["x-forebay-model"] == answer.json["model"] == "large-70b"
     assert gateway.metric('forebay_degraded_total{pool="large",way="overflow"') >= 1
