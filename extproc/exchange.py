@@ -10,7 +10,7 @@ from functools import partial
 
 from extproc import caps, logs, openai, wire
 from extproc.accounting import bill_told
-from extproc.admission import BATCH, CLASSES
+from extproc.admission import BATCH, CLASSES, Lease
 from extproc.cache import BYPASS, Fill, Found, Hit
 from extproc.front import (
     answer_without_body,
@@ -155,8 +155,8 @@ class Exchange:
             apart = self._policy.injections.salts
             prefix = openai.prefix_hash(request, self._payer if apart else "")
         request.forget_prompt()
-        may_cap = self._policy.may_shorten or self._policy.caps_to_deadline
-        if request.usage_splice is None and request.lowered_to is None and not may_cap:
+        may_cap = self._policy.may_cap or request.lowered_to is not None
+        if request.usage_splice is None and not may_cap:
             body = b""  # Envoy has it: nothing is held here while the request waits
         stale = await self._use(found, request, route, len(body)) if found else None
         tiers, degraded = await turn.take(
@@ -346,13 +346,7 @@ class Exchange:
         lease = turn.lease
         assert lease is not None
         first, reason = tiers[0], route.reason
-        fitting = self._tokens_before_the_deadline(request, first)
-        shorter = self._policy.may_shorten and lease.position  # it had to queue
-        capped = caps.lower(
-            request,
-            fitting=fitting,
-            shorter=self._config.admission.shorter_tokens if shorter else None,
-        )
+        capped, cap_tokens, most_tokens = self._cap(request, first, lease)
         if capped == "shorter":
             degraded = f"{degraded}+shorter" if degraded else "shorter"
             if self._fill is not None:
@@ -375,7 +369,8 @@ class Exchange:
             answer = self._moments.answer = self._passing(request)
             answer.watch()
         self._moments.begin(lease, request, self._request_id, tiers, self._fill)
-        cap_tokens, most_tokens = caps.billed(request, capped, fitting)
+        plain = self._own is openai.NOTHING and not self._policy.injections.always
+        told = () if plain else self._for_tiers(headers, request, tiers)
         bill = bill_told(
             first,
             lease.ask,
@@ -410,7 +405,7 @@ class Exchange:
                         f"{model_span[0]}:{model_span[1]}:"
                         f"{request.size_bytes if new_body is body else len(new_body)}",
                     ),
-                    *self._for_tiers(headers, request, tiers),
+                    *told,
                 ),
                 body=None if new_body is body else new_body,
                 prefix=prefix,
@@ -419,6 +414,19 @@ class Exchange:
         )
         self._decision = "admitted"
         self._gateway.metrics.routes[first, route.rule] += 1
+
+    def _cap(self, request: openai.Request, pool: str, lease: Lease) -> tuple[caps.Why, int, int]:
+        """Lower its limit to what the policy allows. Why, and what caps.billed says."""
+        if not self._policy.may_cap and request.lowered_to is None:
+            return "", 0, request.asked_tokens or 0
+        fitting = self._tokens_before_the_deadline(request, pool)
+        shorter = self._policy.may_shorten and lease.position  # it had to queue
+        capped = caps.lower(
+            request,
+            fitting=fitting,
+            shorter=self._config.admission.shorter_tokens if shorter else None,
+        )
+        return capped, *caps.billed(request, capped, fitting)
 
     def _tokens_before_the_deadline(self, request: openai.Request, pool: str) -> int | None:
         """How many tokens fit in the time that is left, where an answer that takes longer could
@@ -439,8 +447,6 @@ class Exchange:
     ) -> tuple[tuple[str, str], ...]:
         """What each tier's filter is to put into the body, and to cut out of it."""
         own, injections = self._own, self._policy.injections
-        if own is openai.NOTHING and not injections.always:
-            return ()
         asker = Asker(
             self._class_index,
             self._tenant.priority,

@@ -33,6 +33,8 @@ class Policy:
     """Answers of requests that had to queue are cut to admission.shorter_tokens."""
     caps_to_deadline: bool
     """See response.cap_to_deadline."""
+    may_cap: bool
+    """Either of these."""
     uncounted: str
     """Pools whose servers are not vLLM, `;large;hosted;`: Envoy must not count their streams, see
     the filter of that name, and they get no members of vLLM's."""
@@ -135,6 +137,8 @@ def enforced(
 ) -> Policy:
     """`salt_secret`: by which cache salts are hashed."""
     guards = _guards(config)
+    shortens = "shorter" in config.admission.on_overload
+    to_deadline = config.response.cap_to_deadline
     return Policy(
         config,
         Tenants(config),
@@ -143,8 +147,9 @@ def enforced(
         caches,
         guards=guards,
         sees_answers=caches is not None or guards,
-        may_shorten="shorter" in config.admission.on_overload,
-        caps_to_deadline=config.response.cap_to_deadline,
+        may_shorten=shortens,
+        caps_to_deadline=to_deadline,
+        may_cap=shortens or to_deadline,
         uncounted=_uncounted(config),
         others=frozenset(_others(config)),
         injections=Injections(config.pools, salt_secret),
