@@ -39,6 +39,8 @@ class Tenant(NamedTuple):
     it may use no such pool."""
     pin: str = ""
     """The pool for what leaves the choice to us; empty: none."""
+    sampled: bool = True
+    """Its prompts may be shown to the judge of routing.learning."""
     rules: Rules | None = None
     """What it may use; None: as much as it wants."""
 
@@ -101,6 +103,7 @@ def _tenant(name: str, policy: TenantConfig, config: Config) -> Tenant:
         most_tokens=policy.max_output_tokens,
         priority=policy.priority,
         pin=policy.pin or "",
+        sampled=policy.learning,
         rules=rules_of(policy),
     )
     if not embedders:

@@ -268,6 +268,9 @@ class TenantConfig(ExpiryConfig, TenantLimitsConfig):
     pin: Name | None = None
     """The pool where requests go that leave the choice to us, whatever they ask: not judged, and
     never degraded to the small pool. A model named by the client goes before."""
+    learning: bool = True
+    """false: no request of it is sampled for routing.learning, so the judge sees none of its
+    prompts."""
     cache: TenantCacheConfig = TenantCacheConfig()
 
 

@@ -55,6 +55,12 @@ async def change(gateway: Gateway, **keys: Any) -> None:
     await gateway.until_async(lambda: reloads(gateway, "taken") > taken, "not taken")
 
 
+async def tenants(gateway: Gateway, policies: dict[str, Any]) -> None:
+    taken = reloads(gateway, "taken")
+    rewrite(gateway, tenants=policies)
+    await gateway.until_async(lambda: reloads(gateway, "taken") > taken, "not taken")
+
+
 def status(gateway: Gateway) -> dict[str, Any]:
     return json.loads(gateway.get(f"{gateway.stack.config.admin_url}/status"))["routing"]
 
@@ -180,6 +186,10 @@ async def test_a_sample_is_answered_by_both_judged_and_written_and_without_a_jud
         assert (await routing.ask(chat(max_tokens=1))).status == 200
         named = chat(max_tokens=1) | {"model": "small-7b"}
         assert (await routing.ask(named, headers=FREE)).status == 200
+        # Nor what its tenant does not want to be.
+        await tenants(routing, TENANTS | {"nightly": {"learning": False}})
+        assert (await routing.ask(chat(max_tokens=1), headers=FREE)).status == 200
+        await tenants(routing, TENANTS)
         assert (len(judge.got), len(read(file))) == (6, 6)
         assert routing.metric("forebay_learning_usd_total") > 6 * (50 + 4 * 9) / 1e6
         for pool in ("small", "large"):

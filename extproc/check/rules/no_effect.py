@@ -178,6 +178,12 @@ def _difficulty(config: Config) -> _Said:
                 f"leave {key} out.",
             )
     for name, tenant in config.tenants.items():
+        if "learning" in tenant.model_fields_set and routing.learning is None:
+            yield (
+                f"tenants.{name}.learning",
+                "Nothing is sampled: routing.learning is off.",
+                "Add routing.learning, or leave learning out.",
+            )
         if tenant.pin and tenant.pools == (tenant.pin,):
             yield (
                 f"tenants.{name}.pin",
