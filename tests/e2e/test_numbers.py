@@ -93,7 +93,8 @@ CASES = {
     "refuses": Case("status", (429,), lambda asked, _: ("whole", "429")),
     "fails": Case("status", (500, 503), lambda asked, status: ("error", str(status))),
     "reset before": Case("reset_before", (True,), lambda asked, _: ("reset", "503")),
-    "reset after": Case("reset_after", (0, 1, 4, 9), _reset),
+    # After 0 it is chance whether Envoy meets the head first, or the reset.
+    "reset after": Case("reset_after", (1, 4, 9), _reset),
     "stall after": Case("stall_after", (0, 1, 4, 9), _stall),
     "error after": Case("error_event_after", (0, 1, 4, 9), _error_event),
     "deadline": Case("", (None,), _at_deadline, long=True),
