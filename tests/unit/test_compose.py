@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import typer.main
@@ -358,13 +359,19 @@ _SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{([^}]*)\})?")
 
 
 async def _our_metrics() -> dict[str, set[str]]:
-    metrics = Gateway(POLICY).metrics
+    store = {"redis": {"url": "redis://127.0.0.1:1"}}  # nobody is asked
+    limits = config.LimitsConfig.model_validate({"store": store})
+    with mock.patch.dict(os.environ, {"FOREBAY_CACHE_SECRET": "s" * 32}):
+        gateway = Gateway(POLICY.model_copy(update={"limits": limits}))
+    metrics = gateway.metrics
     for metric in vars(metrics).values():
         if isinstance(metric, Counts):
             metric[tuple(metric.labels)] += 1
         elif isinstance(metric, Histograms):
             metric[tuple(metric.labels)].observe(1.0)
-    return _samples(list(metrics.registry.collect()))
+    samples = _samples(list(metrics.registry.collect()))
+    await gateway.close()
+    return samples
 
 
 def _samples(families: Any) -> dict[str, set[str]]:
