@@ -92,6 +92,7 @@ class _Write(NamedTuple):
     size: int
     over: Callable[[bool], None]
     told: Callable[[list[Any]], None] | None
+    lost: Callable[[bool], None] | None
 
 
 class Link:
@@ -219,15 +220,16 @@ class Link:
         size: int,
         over: Callable[[bool], None] = lambda written: None,
         told: Callable[[list[Any]], None] | None = None,
+        lost: Callable[[bool], None] | None = None,
     ) -> bool:
         """Have them done, in order, some time soon. False: they are dropped, since Redis is away or
         too many wait. `over` is told in the end whether they were done, `told` what Redis answered
-        to each."""
+        to each, `lost` that it has not answered: true if it may have done them all the same."""
         full = len(self._writes) >= _MOST_WRITES or self._write_bytes + size > _MOST_WRITE_BYTES
         if self.is_open or self._closed or full:
             self.failed["dropped"] += 1
             return False
-        self._writes.append(_Write(commands, size, over, told))
+        self._writes.append(_Write(commands, size, over, told, lost))
         self._write_bytes += size
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
@@ -236,7 +238,7 @@ class Link:
     async def _write_all(self) -> None:
         while self._writes:
             write = self._writes[0]
-            written = not self.is_open and await self._written(write)
+            written = await self._written(write)
             self._writes.popleft()
             self._write_bytes -= write.size
             if not written:
@@ -244,6 +246,10 @@ class Link:
             write.over(written)
 
     async def _written(self, write: _Write) -> bool:
+        if self.is_open:
+            if write.lost is not None:
+                write.lost(False)
+            return False
         try:
             async with asyncio.timeout(_LAST_S):
                 if len(write.commands) == 1:
@@ -253,10 +259,16 @@ class Link:
                     for command in write.commands:
                         pipeline.execute_command(*command)
                     answers = await pipeline.execute()
-        except Exception:  # a look-up will find out what it is
+        except Exception as error:  # a look-up will find out what it is
+            why = _why(error)
+            if write.lost is not None and why != "refused":
+                write.lost(why == "timeout")
             return False
         if write.told is not None:
-            write.told(answers)
+            try:
+                write.told(answers)
+            except Exception as error:  # else what waits behind it would never be written
+                _log.error("an answer of Redis was not used: %s", type(error).__name__)
         return True
 
     # --- an operator's wish ---------------------------------------------------------------------
