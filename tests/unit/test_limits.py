@@ -457,6 +457,21 @@ async def test_streams_are_stopped_once_the_money_is_gone(rig: Rig) -> None:
     assert heard == ["a"], "nothing runs any more"
 
 
+async def test_the_budget_of_the_latest_request_holds_for_all_that_run(rig: Rig) -> None:
+    heard: list[str] = []
+    rig.limits.on_spent = heard.append
+    before, raised = (rules(budget={"usd": usd, "when_spent": "stop"}) for usd in (1e-6, 2e-6))
+    old = granted(await rig.take("a", before, 0, 100))
+    granted(await rig.take("a", raised, 0, 100))
+    old.end(admitted=True)
+    rig.limits.settle("a", raised, old.charged, Cost(0, 1500))
+    await rig.written()
+    assert heard == []
+    rig.limits.settle("a", raised, Charged(0, 0, old.charged.period), Cost(0, 500))
+    await rig.written()
+    assert heard == ["a"]
+
+
 def test_the_budget_block_is_checked() -> None:
     for wrong in ({"usd": 0}, {"usd": 1, "per": "week"}, {"usd": 1, "soft": 1.5}, {}):
         with pytest.raises(ValidationError):

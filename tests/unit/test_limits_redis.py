@@ -348,6 +348,18 @@ async def test_an_answer_that_cannot_be_used_does_not_hold_up_what_is_written_af
         await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
 
 
+async def test_many_budgets_are_asked_about_in_turn(
+    server: RedisServer, processor: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, asked = processor(server), list[set[str]]()
+    monkeypatch.setattr(shared(limits), "keep_up", lambda about, told: asked.append(set(about)))
+    tenants = [f"tenant {number}" for number in range(1003)]
+    for _ in range(21):
+        limits.keep_up(tenants)
+    assert max(map(len, asked)) <= 50
+    assert set[str]().union(*asked) == set(tenants)
+
+
 async def test_an_outage_grants_no_second_burst(
     own_server: RedisServer, processor: Processors
 ) -> None:
