@@ -109,6 +109,8 @@ class Link:
         self._most_asking = settings.connections * _ASKING_EACH
         self._asking: set[asyncio.Task[Any]] = set()
         self._failures = 0
+        self._was_told = False  # that Redis is away; until it has answered a look-up
+        self._probe_in_s = _FIRST_PROBE_S
         self._probing: asyncio.Task[None] | None = None
         self._writes: deque[_Write] = deque()
         self._write_bytes = 0
@@ -162,6 +164,9 @@ class Link:
         if (error := task.exception()) is not None:
             self._fail(_why(error), type(error).__name__)
         self._failures = 0
+        if self._was_told:
+            self._was_told, self._probe_in_s = False, _FIRST_PROBE_S
+            _log.info("Redis answers again (%s)", self.settings.block)
         return task.result()
 
     async def _send(self, command: Command, otherwise: Command | None) -> Any:
@@ -187,20 +192,23 @@ class Link:
         if self._failures >= _FAILURES and not self.is_open and not self._closed:
             self.is_open = True
             settings = self.settings
-            _log.warning(
-                "Redis is away (%s); %s until it answers again. %s",
-                words,
-                settings.while_away,
-                settings.advice,
-            )
+            if not self._was_told:
+                self._was_told = True
+                _log.warning(
+                    "Redis is away (%s); %s until it answers again. %s",
+                    words,
+                    settings.while_away,
+                    settings.advice,
+                )
             self._probing = asyncio.create_task(self._probe())
         self._give_up(why)
 
     async def _probe(self) -> None:
-        wait_s, most_s = _FIRST_PROBE_S, self.settings.probe_s
+        """One that answers a probe and refuses all else (no memory left, a replica) is tried as
+        seldom as one that is gone."""
         while True:
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(wait_s * 2, most_s)
+            await asyncio.sleep(self._probe_in_s * random.uniform(0.5, 1.0))
+            self._probe_in_s = min(self._probe_in_s * 2, self.settings.probe_s)
             try:
                 async with asyncio.timeout(_LAST_S):  # it may have to connect
                     await self._client.execute_command("GET", _PROBE_KEY)
@@ -209,7 +217,6 @@ class Link:
             except Exception:  # whatever the client makes of what is there now
                 continue
             self.is_open, self._failures = False, 0
-            _log.info("Redis answers again (%s)", self.settings.block)
             return
 
     # --- writes ---------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""After any storm the books of the limits add up: no place is held, and what was spent is what the
-log counted. Clients leave at every step, bodies are wild, the scripts are flushed, limits change."""
+"""After any storm the books of the limits add up: no place is held, what was spent is what the
+log counted. Clients leave at every step, bodies are wild, scripts are flushed, limits change."""
 
 import asyncio
 import json

@@ -348,6 +348,36 @@ async def test_an_answer_that_cannot_be_used_does_not_hold_up_what_is_written_af
         await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
 
 
+async def test_a_redis_that_refuses_all_but_probes_is_told_of_once_and_tried_seldom(
+    tmp_path: Path, processor: Processors, caplog: pytest.LogCaptureFixture
+) -> None:
+    if binary() is None:
+        pytest.skip(MISSING)
+    caplog.set_level("INFO")
+    server = RedisServer(cwd=tmp_path)
+    server.start()
+    try:
+        limits, some = processor(server), rules(requests_per_minute=6_000_000)
+        with client.Redis.from_url(server.url) as admin:
+            admin.config_set("maxmemory", "1")
+            link, opened, was_open = shared(limits).redis.link, 0, False
+            began = time.monotonic()
+            while time.monotonic() < began + 2.5:
+                granted(await take(limits, some))
+                opened += link.is_open and not was_open
+                was_open = link.is_open
+                await asyncio.sleep(0.005)
+            assert 1 <= opened <= 6, "each time after twice as long"
+            admin.config_set("maxmemory", "0")
+        await until(lambda: not link.is_open)
+        granted(await take(limits, some))
+    finally:
+        server.kill()
+    away, again = caplog.messages
+    assert away.startswith("Redis is away (")
+    assert again == f"Redis answers again ({link.settings.block})"
+
+
 async def test_many_budgets_are_asked_about_in_turn(
     server: RedisServer, processor: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
