@@ -4,6 +4,7 @@ A grant that was not admitted gives back tokens and money when it ends (the requ
 that was admitted is corrected from Envoy's log, by whichever processor reads that: see Charged.
 """
 
+import asyncio
 import itertools
 import os
 import time
@@ -34,6 +35,7 @@ Headers = tuple[tuple[str, str], ...]
 
 # Of how many tenants Redis is asked in one second; a question takes about 0.2 ms of the event loop.
 _ASKED_ABOUT = 50
+_LOOK_EVERY_S = 0.5
 
 
 class Charged(NamedTuple):
@@ -105,6 +107,8 @@ class Limits:
         self.decided_away: Counter[WhenAway] = Counter()
         """Requests that were decided without Redis, and how."""
         self.on_spent = on_spent
+        self.running = 0
+        """Grants that have not ended."""
         self._wall_clock = wall_clock
         self._me = os.urandom(6).hex()
         self._numbers = itertools.count()
@@ -172,12 +176,14 @@ class Limits:
     def _granted(
         self, tenant_id: str, rules: Rules, lease_id: str, charged: Charged, told: Headers
     ) -> Grant:
+        self.running += 1
         if rules.budget and rules.budget.stops:
             self._to_stop[tenant_id] = (self._to_stop.get(tenant_id, (0, rules))[0] + 1, rules)
         return Grant(self, tenant_id, rules, lease_id, charged, told)
 
     def end(self, tenant_id: str, rules: Rules, grant: Grant, *, admitted: bool) -> None:
         """Called by the grant alone."""
+        self.running -= 1
         if rules.budget and rules.budget.stops:
             count, latest = self._to_stop[tenant_id]
             if count > 1:
@@ -273,6 +279,14 @@ class Limits:
             told["spent_usd"] = round(self.spent_usd(name, rules), 6)
             told["is_frugal"] = self.is_frugal(name, rules)
         return told
+
+    async def retire(self) -> None:
+        """Others have taken over: close when the last grant has given back its place."""
+        try:
+            while self.running:  # noqa: ASYNC110 - seldom, and for a moment
+                await asyncio.sleep(_LOOK_EVERY_S)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         if self.shared is not None:

@@ -567,6 +567,32 @@ async def test_a_reload_keeps_the_books_and_another_store_begins_new_ones(
     await gateway.close()
 
 
+async def test_what_runs_while_redis_is_reached_in_another_way_gives_its_place_back(
+    valkey: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of all processors that share")
+    some = rules(concurrent_requests=1)
+
+    def reached(**how: object) -> Config:
+        redis = {"url": valkey.url, "time_limit": "500ms", **how}
+        return config(limits={"store": {"redis": redis}, "when_away": "refuse"})
+
+    gateway = Gateway(reached())
+    grant = granted(await gateway.limits.take("moved", some, Cost(0, 0), 60))
+    await gateway.configure(reached(connections=3))
+    assert refused(await gateway.limits.take("moved", some, Cost(0, 0), 60)).which == "concurrent"
+    grant.end(admitted=True)
+    for _ in range(100):
+        again = await gateway.limits.take("moved", some, Cost(0, 0), 60)
+        if isinstance(again, Grant):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("its place is still taken")
+    again.end(admitted=True)
+    await gateway.close()
+
+
 async def test_the_status_and_the_costs_tell_of_named_tenants_alone() -> None:
     gateway = Gateway(config())
     await charged(gateway, 100, 250_000_000)

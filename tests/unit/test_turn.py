@@ -1,4 +1,4 @@
-"""A request's wait and its last moments without Envoy: who has Envoy wait longer, who is stopped."""
+"""A request's wait and last moments without Envoy: who has Envoy wait longer, who is stopped."""
 
 import asyncio
 from math import inf
