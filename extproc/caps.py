@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from extproc.admission import needed_s
 from extproc.finished import Measured
 from extproc.openai import Request
+from extproc.openai.replies import invalid
 
 Why: TypeAlias = Literal["", "tenant", "deadline", "shorter"]
 """What lowered a limit; empty: nothing did."""
@@ -20,8 +21,16 @@ _MARGIN = 0.1
 
 def lower_to_tenants(request: Request, most_tokens: int | None) -> None:
     """By `tenants.NAME.max_output_tokens`. It is fixed, so that whatever is decided later (the
-    pool, the key in a cache) is decided for the request as its server is to get it."""
-    if most_tokens is not None and request.may_have_more_than(most_tokens):
+    pool, the key in a cache) is decided for the request as its server is to get it. Raises ApiError
+    for a request that wants at least more than that: else any client could ask its way past it."""
+    if most_tokens is None:
+        return
+    if request.min_tokens > most_tokens:
+        raise invalid(
+            f"`min_tokens` must be at most {most_tokens}: an answer for your account has no more.",
+            "min_tokens",
+        )
+    if request.may_have_more_than(most_tokens):
         request.lower_limit(most_tokens)
 
 

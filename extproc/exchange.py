@@ -139,7 +139,6 @@ class Exchange:
         body = await self._receive_body()
 
         request = self._parse(path, body)
-        caps.lower_to_tenants(request, self._tenant.most_tokens)
         expiry = self._policy.expiry(self._tenant.label, path)
         is_batch = self._class_index == BATCH
         self._moments.expect(expiry, self._began + (turn.max_wait_s if is_batch else 0.0))
@@ -211,6 +210,7 @@ class Exchange:
         try:
             request = openai.parse(path, body)
             self._own = openai.own_members(request, body, for_others=bool(self._policy.others))
+            caps.lower_to_tenants(request, self._tenant.most_tokens)
             return request
         except openai.ApiError as error:
             raise Answered(error.code, error.status, error.body()) from None

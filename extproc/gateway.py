@@ -56,6 +56,7 @@ class Gateway:
         self._own_secret = os.urandom(32)
         self.ledger = Ledger(time.time())
         self.limits = self._as_said(make_limits(config, self._clock), config)
+        self._retiring: set[asyncio.Task[None]] = set()  # limits of before
         self.metrics = Metrics(
             lambda: self.policy.limiters,
             self.is_up,
@@ -183,7 +184,9 @@ class Gateway:
         if old.caches is not None and old.caches is not caches:
             await old.caches.close()
         if old_limits is not limits:
-            await old_limits.close()
+            retiring = asyncio.create_task(old_limits.retire())
+            self._retiring.add(retiring)
+            retiring.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
         if self.shadow is not None:
@@ -192,6 +195,9 @@ class Gateway:
         if self.policy.caches is not None:
             await self.policy.caches.close()
         await self.limits.close()
+        for retiring in (before := tuple(self._retiring)):
+            retiring.cancel()
+        await asyncio.gather(*before, return_exceptions=True)
 
     def _made(self, config: Config, caches: Caches | None, secret: bytes) -> Policy:
         limiters = {

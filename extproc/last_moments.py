@@ -92,7 +92,8 @@ class LastMoments:
         self._tiers = tiers
         first = self.deadline if self.partial else self.slot_end
         self._timer = self._loop.call_at(first, self._expire)
-        if self._policy.can_end(tiers[0], stream=request.stream, partial=self.partial):
+        can_end = self._policy.can_end(tiers[0], stream=request.stream, partial=self.partial)
+        if can_end and request.path != openai.EMBEDDINGS:  # half a vector is of no use
             lease.on_stop = self._stop
 
     def reason_to_close(self) -> str:

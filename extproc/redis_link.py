@@ -92,6 +92,7 @@ class _Write(NamedTuple):
     size: int
     over: Callable[[bool], None]
     told: Callable[[list[Any]], None] | None
+    lost: Callable[[bool], None] | None
 
 
 class Link:
@@ -108,6 +109,8 @@ class Link:
         self._most_asking = settings.connections * _ASKING_EACH
         self._asking: set[asyncio.Task[Any]] = set()
         self._failures = 0
+        self._was_told = False  # that Redis is away; until it has answered a look-up
+        self._probe_in_s = _FIRST_PROBE_S
         self._probing: asyncio.Task[None] | None = None
         self._writes: deque[_Write] = deque()
         self._write_bytes = 0
@@ -161,6 +164,9 @@ class Link:
         if (error := task.exception()) is not None:
             self._fail(_why(error), type(error).__name__)
         self._failures = 0
+        if self._was_told:
+            self._was_told, self._probe_in_s = False, _FIRST_PROBE_S
+            _log.info("Redis answers again (%s)", self.settings.block)
         return task.result()
 
     async def _send(self, command: Command, otherwise: Command | None) -> Any:
@@ -186,20 +192,23 @@ class Link:
         if self._failures >= _FAILURES and not self.is_open and not self._closed:
             self.is_open = True
             settings = self.settings
-            _log.warning(
-                "Redis is away (%s); %s until it answers again. %s",
-                words,
-                settings.while_away,
-                settings.advice,
-            )
+            if not self._was_told:
+                self._was_told = True
+                _log.warning(
+                    "Redis is away (%s); %s until it answers again. %s",
+                    words,
+                    settings.while_away,
+                    settings.advice,
+                )
             self._probing = asyncio.create_task(self._probe())
         self._give_up(why)
 
     async def _probe(self) -> None:
-        wait_s, most_s = _FIRST_PROBE_S, self.settings.probe_s
+        """One that answers a probe and refuses all else (no memory left, a replica) is tried as
+        seldom as one that is gone."""
         while True:
-            await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
-            wait_s = min(wait_s * 2, most_s)
+            await asyncio.sleep(self._probe_in_s * random.uniform(0.5, 1.0))
+            self._probe_in_s = min(self._probe_in_s * 2, self.settings.probe_s)
             try:
                 async with asyncio.timeout(_LAST_S):  # it may have to connect
                     await self._client.execute_command("GET", _PROBE_KEY)
@@ -208,7 +217,6 @@ class Link:
             except Exception:  # whatever the client makes of what is there now
                 continue
             self.is_open, self._failures = False, 0
-            _log.info("Redis answers again (%s)", self.settings.block)
             return
 
     # --- writes ---------------------------------------------------------------------------------
@@ -219,15 +227,16 @@ class Link:
         size: int,
         over: Callable[[bool], None] = lambda written: None,
         told: Callable[[list[Any]], None] | None = None,
+        lost: Callable[[bool], None] | None = None,
     ) -> bool:
         """Have them done, in order, some time soon. False: they are dropped, since Redis is away or
         too many wait. `over` is told in the end whether they were done, `told` what Redis answered
-        to each."""
+        to each, `lost` that it has not answered: true if it may have done them all the same."""
         full = len(self._writes) >= _MOST_WRITES or self._write_bytes + size > _MOST_WRITE_BYTES
         if self.is_open or self._closed or full:
             self.failed["dropped"] += 1
             return False
-        self._writes.append(_Write(commands, size, over, told))
+        self._writes.append(_Write(commands, size, over, told, lost))
         self._write_bytes += size
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all())
@@ -236,7 +245,7 @@ class Link:
     async def _write_all(self) -> None:
         while self._writes:
             write = self._writes[0]
-            written = not self.is_open and await self._written(write)
+            written = await self._written(write)
             self._writes.popleft()
             self._write_bytes -= write.size
             if not written:
@@ -244,6 +253,10 @@ class Link:
             write.over(written)
 
     async def _written(self, write: _Write) -> bool:
+        if self.is_open:
+            if write.lost is not None:
+                write.lost(False)
+            return False
         try:
             async with asyncio.timeout(_LAST_S):
                 if len(write.commands) == 1:
@@ -253,10 +266,16 @@ class Link:
                     for command in write.commands:
                         pipeline.execute_command(*command)
                     answers = await pipeline.execute()
-        except Exception:  # a look-up will find out what it is
+        except Exception as error:  # a look-up will find out what it is
+            why = _why(error)
+            if write.lost is not None and why != "refused":
+                write.lost(why == "timeout")
             return False
         if write.told is not None:
-            write.told(answers)
+            try:
+                write.told(answers)
+            except Exception as error:  # else what waits behind it would never be written
+                _log.error("an answer of Redis was not used: %s", type(error).__name__)
         return True
 
     # --- an operator's wish ---------------------------------------------------------------------

@@ -98,6 +98,12 @@ class Turn:
         return self._admission.waits_s[self._class_index]
 
     @property
+    def _may_wait_longer(self) -> bool:
+        """Only a batch request may, and not beyond its deadline."""
+        is_due = self._loop.time() >= self._moments.deadline
+        return self.max_wait_s > self._admission.max_wait and not is_due
+
+    @property
     def told(self) -> str:
         """What Server-Timing says of the wait, after `queue;dur=`."""
         position = self.lease.position if self.lease is not None else 0
@@ -189,7 +195,7 @@ class Turn:
             self._gateway.metrics.queue_wait[pool].observe(0.0)
             return
         waited_s = await self._wait_for(lease.settled, self._admission.max_wait)
-        if not lease.settled.done() and self.waited_s < self.max_wait_s:  # a batch request
+        if not lease.settled.done() and self._may_wait_longer:
             await self._have_it_held_longer()
             waited_s += await self._wait_for(lease.settled, self.max_wait_s)
         if lease.has_ended:

@@ -8,6 +8,7 @@ Never decides whether a request may wait at all.
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Generic, Protocol, TypeVar
 
 # Above so many tenants those are forgotten that owe nothing.
@@ -98,14 +99,31 @@ class FairQueue(Generic[W]):
         again and again.
         """
         for tenants, room in zip(self._by_class, rooms, strict=True):
-            if tenants:
-                heads = [next(iter(waiting)) for waiting in tenants.values()]  # who came first
-                first = min(heads, key=self._start_of)
+            first = self._first(tenants, inf)
+            if first is not None:
                 if first.weight <= room or now - first.since >= self.starving_s:
                     return first
-                fitting = [head for head in heads if head.weight <= room]
-                return min(fitting, key=self._start_of, default=first)
+                return self._first(tenants, room) or first
         return None
+
+    def _first(self, tenants: dict[str, OrderedDict[W, None]], room: float) -> W | None:
+        """Of those that fit, the one that starts earliest; of several who came first. Thousands of
+        tenants may wait, most of them for their first request: who owes nothing ends the search."""
+        earliest = max(self._virtual - self.credit, 0.0)
+        found, found_at = None, inf
+        for tenant, waiting in tenants.items():
+            head = next(iter(waiting))
+            if head.weight <= room:
+                at = self._paid_until.get(tenant, 0.0)
+                if at <= earliest:
+                    return head
+                if at < found_at:
+                    found, found_at = head, at
+        return found
+
+    def of_class(self, class_index: int) -> Iterator[W]:
+        for waiting in self._by_class[class_index].values():
+            yield from waiting
 
     def newest_of_lowest_class(self, above: int) -> W | None:
         """The last that joined among the lowest class below class `above`, if any waits."""
@@ -131,9 +149,6 @@ class FairQueue(Generic[W]):
         """What a charged request took turned out to be so many tokens more, or fewer."""
         if tenant in self._paid_until:
             self._paid_until[tenant] += tokens / share
-
-    def _start_of(self, request: W) -> float:
-        return self._start(request.tenant)
 
     def _start(self, tenant: str) -> float:
         paid_until, idle = self._paid_until.get(tenant, 0.0), self._virtual - self.credit

@@ -287,7 +287,8 @@ class Limiter:
     def _fill(self, now: float) -> None:
         """Grant what fits, in turn, and tell the gates."""
         while self._queue.length:
-            lease = self._queue.next(now, (self._room(0), self._room(BATCH)))
+            rooms = self._room(0), self._room(BATCH)
+            lease = self._queue.next(now, rooms) if max(rooms) > 0 else None
             if lease is None or not self._fits(lease.ask.weight, lease.class_index):
                 break
             self._unqueue(lease)
@@ -304,7 +305,7 @@ class Limiter:
 
     def _make_way(self, stops: Stops, now: float) -> None:
         """Those who wait and are not batch need slots that batch has."""
-        wanted = sum(lease.weight for lease in self._queue if lease.class_index != BATCH)
+        wanted = sum(lease.weight for lease in self._queue.of_class(0))  # not the long batch queue
         lacking = wanted - self._room(0)
         if lacking > 0:
             stops.make_way(lacking, self._holding, now)

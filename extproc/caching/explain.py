@@ -76,8 +76,7 @@ class _Way:
 
     async def go(self) -> NoReturn:
         tenant = self._tenant()
-        request = self._request()
-        lower_to_tenants(request, tenant.most_tokens)
+        request = self._request(tenant)
         route = self._route(request, tenant)
         query = self._query(request, tenant, route)
         caches = self._policy.caches
@@ -120,9 +119,10 @@ class _Way:
         self._say("tenant", f"{called}: {whose}")
         return tenant
 
-    def _request(self) -> openai.Request:
+    def _request(self, tenant: Tenant) -> openai.Request:
         try:
             request = openai.parse(self._why.path.partition("?")[0], self._body)
+            lower_to_tenants(request, tenant.most_tokens)
         except openai.ApiError as error:
             self._say("request", f"{error}")
             self._end("refused", f"refused: {error.status} {error.code}")

@@ -25,13 +25,19 @@ class Settled(NamedTuple):
     """0: it knows of none."""
 
 
+class _Write(NamedTuple):
+    command: Command
+    told: Callable[[Settled], None] | None
+    lost: Callable[[bool], None]
+
+
 class RedisStore:
     """`hashed`: a tenant id as it stands in Redis."""
 
     def __init__(self, link: Link, hashed: Callable[[str], bytes]) -> None:
         self.link = link
         self._hashed = hashed
-        self._waiting: list[tuple[Command, Callable[[Settled], None] | None]] = []
+        self._waiting: list[_Write] = []
         self._is_writing = False
 
     async def take(
@@ -83,8 +89,10 @@ class RedisStore:
         period: int,
         book: Book | None,
         told: Callable[[Settled], None],
+        lost: Callable[[bool], None],
     ) -> None:
-        """See Book.settle. Nobody waits for it; `told` what is spent then. `book`: as for take."""
+        """See Book.settle. Nobody waits for it; `told` what is spent then. `book`: as for take.
+        `lost`: Redis has not answered; true if it may have done it all the same."""
         self._write(
             SETTLE.by_text(
                 self._keys(tenant_id)[:1],
@@ -98,10 +106,12 @@ class RedisStore:
                 book.heard_spent if book else 0,
             ),
             told,
+            lost,
         )
 
-    def release(self, tenant_id: str, lease_id: str) -> None:
-        self._write(("ZREM", self._keys(tenant_id)[1], lease_id), None)
+    def release(self, tenant_id: str, lease_id: str, lost: Callable[[bool], None]) -> None:
+        """`lost`: as for settle."""
+        self._write(("ZREM", self._keys(tenant_id)[1], lease_id), None, lost)
 
     async def spent(self, tenant_id: str) -> Settled:
         """Raises Away."""
@@ -116,9 +126,14 @@ class RedisStore:
 
     # --- what nobody waits for ------------------------------------------------------------------
 
-    def _write(self, command: Command, told: Callable[[Settled], None] | None) -> None:
+    def _write(
+        self,
+        command: Command,
+        told: Callable[[Settled], None] | None,
+        lost: Callable[[bool], None],
+    ) -> None:
         """What gathers while some are on their way goes together."""
-        self._waiting.append((command, told))
+        self._waiting.append(_Write(command, told, lost))
         if not self._is_writing:
             self._flush()
 
@@ -128,19 +143,25 @@ class RedisStore:
             return
 
         def heard(answers: list[Any]) -> None:
-            for (_, told), answer in zip(batch, answers, strict=False):
-                if told is not None:
-                    told(_settled(answer))
+            for write, answer in zip(batch, answers, strict=False):
+                if write.told is not None:
+                    write.told(_settled(answer))
+
+        def lost(may_be_done: bool) -> None:
+            for write in batch:
+                write.lost(may_be_done)
 
         def over(_: bool) -> None:
             self._is_writing = False
             self._flush()
 
         size = _COMMAND_BYTES * len(batch)
-        commands = [command for command, _ in batch]
-        self._is_writing = self.link.write(*commands, size=size, over=over, told=heard)
-        if not self._is_writing:
-            self._waiting.clear()  # away, or too slow for what comes
+        commands = [write.command for write in batch]
+        self._is_writing = self.link.write(*commands, size=size, over=over, told=heard, lost=lost)
+        if not self._is_writing:  # away, or too slow for what comes
+            batch += self._waiting
+            self._waiting = []
+            lost(False)
 
     def _keys(self, tenant_id: str) -> tuple[bytes, bytes]:
         name = b"forebay:{%b}:limits" % self._hashed(tenant_id)

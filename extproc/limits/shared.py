@@ -101,9 +101,13 @@ class SharedStore:
         period: int,
         told: Callable[[Levels], None],
     ) -> None:
-        if self.is_away:
-            if rules.budget and more.nano_usd:
+        def lost(may_be_done: bool) -> None:
+            """Told twice would be worse than not at all: it may be money given back."""
+            if rules.budget and more.nano_usd and not may_be_done:
                 self._owed.append(_Owed(tenant_id, rules, more.nano_usd, period))
+
+        if self.is_away:
+            lost(False)
             return
         self.redis.settle(
             tenant_id,
@@ -112,6 +116,7 @@ class SharedStore:
             period,
             self.here.look(tenant_id),
             lambda now: told(self._hear_spent(tenant_id, now)),
+            lost,
         )
 
     def _hear_spent(self, tenant_id: str, now: Settled) -> Levels:
@@ -129,7 +134,9 @@ class SharedStore:
         if self.is_away:
             self._unreleased.append((tenant_id, lease_id))
         else:
-            self.redis.release(tenant_id, lease_id)
+            self.redis.release(
+                tenant_id, lease_id, lambda _: self._unreleased.append((tenant_id, lease_id))
+            )
 
     def keep_up(self, ask_about: Collection[str], told: Callable[[str, Levels], None]) -> None:
         """To be called once a second. `ask_about`: tenants of which `told` is to hear what they
@@ -149,11 +156,12 @@ class SharedStore:
             self._counts.append(max(self._counts))
 
     def _tell_what_is_owed(self) -> None:
-        while self._owed and not self.is_away:
-            one = self._owed.popleft()
+        owed, self._owed = self._owed, deque(maxlen=_MOST_OWED)  # what fails is owed again
+        for one in owed:
             self.settle(*one[:2], Cost(0, one.nano_usd), one.period, lambda levels: None)
-        while self._unreleased:
-            self.redis.release(*self._unreleased.popleft())
+        unreleased, self._unreleased = self._unreleased, deque(maxlen=_MOST_OWED)
+        for tenant_id, lease_id in unreleased:
+            self._release(tenant_id, lease_id)
 
     async def close(self) -> None:
         if self._keeping_up is not None:

@@ -79,6 +79,29 @@ async def test_the_batch_answer_that_began_last_makes_way_marked_and_counted(
     assert gateway.metric('forebay_endings_total{ending="whole",pool="small"') >= 5
 
 
+async def test_who_waited_for_the_answer_of_one_that_makes_way_gets_a_whole_one(
+    gateway: Gateway,
+) -> None:
+    other = await begun(gateway, "small", 1)
+    body = chat("All ask this", temperature=0, model="small-7b", max_tokens=400)  # two seconds
+    leader = asyncio.create_task(gateway.ask(body, headers=NIGHTLY))
+    await gateway.until_async(lambda: gateway.running("small") == 2, "not running")
+    follower = asyncio.create_task(gateway.ask(body, headers=NIGHTLY))
+    await asyncio.sleep(0.3)
+    before = gateway.metric(STOPPED("small"))
+    burst = await asyncio.gather(*(gateway.ask(chat(max_tokens=5)) for _ in range(4)))
+    assert [answer.status for answer in burst] == [200] * 4
+    assert gateway.metric(STOPPED("small")) - before <= 2, "there are two slots"
+    assert (await leader).json["choices"][0]["finish_reason"] == "abort"
+    whole = await follower
+    assert whole.json["choices"][0]["finish_reason"] == "length"
+    assert whole.json["usage"]["completion_tokens"] == 400
+    again = await gateway.ask(body, headers=NIGHTLY)
+    assert again.headers["cache-status"].startswith("forebay; hit")
+    assert again.json["usage"]["completion_tokens"] == 400, "the whole one is stored"
+    other.cancel()
+
+
 async def test_a_guarded_stream_makes_way_by_our_own_hand(gateway: Gateway) -> None:
     stream = await begun(gateway, "large", 1, stream=True)
     await asyncio.sleep(0.3)

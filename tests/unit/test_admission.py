@@ -1,6 +1,7 @@
 """The gate and the limiter, without Envoy: hysteresis, order, and slots that are never lost."""
 
 import asyncio
+import time
 from collections import Counter
 from contextlib import suppress
 from random import Random
@@ -505,6 +506,19 @@ async def test_the_batch_answer_that_began_last_makes_way_one_for_each_that_wait
     assert second.state == "holding"
     made.pool.set_marks(Marks(9, 4, 99, ""))
     assert made.stopped == [3, 2]
+
+
+async def test_thousands_of_batch_requests_that_wait_cost_the_others_nothing() -> None:
+    made = Stoppable(slots=4, batch=4)
+    made.pool.set_marks(Marks(9, 4, 99, ""), 0.0, Marks(9000, 4000, 9000, ""))
+    for number in range(5000):
+        made.pool.enter(Ask(class_index=BATCH, tenant=f"{number}"))
+    took: list[float] = []
+    for _ in range(9):
+        began = time.perf_counter()
+        made.pool.enter()
+        took.append(time.perf_counter() - began)
+    assert sorted(took)[4] < 0.4e-3  # a look at each takes 1 ms
 
 
 async def test_nothing_is_ended_for_batch_or_where_a_slot_is_free() -> None:

@@ -57,6 +57,11 @@ def test_the_tightest_holds_and_is_named_and_none_ever_raises_a_limit(
     if asked is not None:
         members["max_tokens"] = asked
     request = parsed(path, **members)
+    if tenants is not None and least > tenants:
+        with pytest.raises(openai.ApiError) as refused:
+            caps.lower_to_tenants(request, tenants)
+        assert refused.value.param == "min_tokens"
+        return
     caps.lower_to_tenants(request, tenants)
     why = caps.lower(request, fitting=fitting, shorter=shorter)
     sent = body(path, **members)

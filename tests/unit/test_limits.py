@@ -457,6 +457,21 @@ async def test_streams_are_stopped_once_the_money_is_gone(rig: Rig) -> None:
     assert heard == ["a"], "nothing runs any more"
 
 
+async def test_the_budget_of_the_latest_request_holds_for_all_that_run(rig: Rig) -> None:
+    heard: list[str] = []
+    rig.limits.on_spent = heard.append
+    before, raised = (rules(budget={"usd": usd, "when_spent": "stop"}) for usd in (1e-6, 2e-6))
+    old = granted(await rig.take("a", before, 0, 100))
+    granted(await rig.take("a", raised, 0, 100))
+    old.end(admitted=True)
+    rig.limits.settle("a", raised, old.charged, Cost(0, 1500))
+    await rig.written()
+    assert heard == []
+    rig.limits.settle("a", raised, Charged(0, 0, old.charged.period), Cost(0, 500))
+    await rig.written()
+    assert heard == ["a"]
+
+
 def test_the_budget_block_is_checked() -> None:
     for wrong in ({"usd": 0}, {"usd": 1, "per": "week"}, {"usd": 1, "soft": 1.5}, {}):
         with pytest.raises(ValidationError):
@@ -549,6 +564,32 @@ async def test_a_reload_keeps_the_books_and_another_store_begins_new_ones(
     await gateway.configure(config(limits=redis | {"when_away": "allow"}))
     assert gateway.limits is same
     assert gateway.limits.shared.when_away == "allow"
+    await gateway.close()
+
+
+async def test_what_runs_while_redis_is_reached_in_another_way_gives_its_place_back(
+    valkey: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOREBAY_CACHE_SECRET", "of all processors that share")
+    some = rules(concurrent_requests=1)
+
+    def reached(**how: object) -> Config:
+        redis = {"url": valkey.url, "time_limit": "500ms", **how}
+        return config(limits={"store": {"redis": redis}, "when_away": "refuse"})
+
+    gateway = Gateway(reached())
+    grant = granted(await gateway.limits.take("moved", some, Cost(0, 0), 60))
+    await gateway.configure(reached(connections=3))
+    assert refused(await gateway.limits.take("moved", some, Cost(0, 0), 60)).which == "concurrent"
+    grant.end(admitted=True)
+    for _ in range(100):
+        again = await gateway.limits.take("moved", some, Cost(0, 0), 60)
+        if isinstance(again, Grant):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError("its place is still taken")
+    again.end(admitted=True)
     await gateway.close()
 
 

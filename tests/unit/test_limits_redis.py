@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from extproc.limits.scripts import SETTLE, TAKE
 from extproc.limits.shared import SharedStore
 from extproc.redis_link import Link, Script, Settings
 from extproc.stores import make_limits
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import MISSING, RedisServer, binary, redis_server
 from tests.unit.test_limits import granted, refused, rules
 
 LIMIT_S = 0.05
@@ -298,6 +299,95 @@ async def test_a_lease_that_ended_while_redis_was_away_is_free_when_it_is_back(
     await kept_up(limits)
     await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
     granted(await take(limits, some))
+
+
+async def test_what_ends_as_redis_dies_is_told_when_it_is_back(
+    tmp_path: Path, processor: Processors
+) -> None:
+    """Before anybody has found out that it is away; with a Redis that forgets nothing."""
+    if binary() is None:
+        pytest.skip(MISSING)
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always", cwd=tmp_path)
+    server.start()
+    try:
+        limits = processor(server)
+        some = rules(concurrent_requests=1, budget={"usd": 1e-6})
+        grant = granted(await take(limits, some, 0, 100))
+        server.kill()
+        grant.end(admitted=True)
+        limits.settle("acme", some, grant.charged, Cost(0, 300))
+        await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
+        assert not shared(limits).is_away
+        server.start()
+        await kept_up(limits)
+        await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
+        assert refused(await take(limits, some, 0, 701)).which == "budget"
+        granted(await take(limits, some, 0, 700))
+    finally:
+        server.kill()
+
+
+async def test_an_answer_that_cannot_be_used_does_not_hold_up_what_is_written_after_it(
+    server: RedisServer, processor: Processors, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(tenant_id: str) -> None:
+        raise ValueError(tenant_id)
+
+    limits = processor(server)
+    limits.on_spent = broken
+    some = rules(concurrent_requests=1, budget={"usd": 1e-6, "when_spent": "stop"})
+    grant = granted(await take(limits, some, 0, 100, tenant="broken"))
+    limits.settle("broken", some, grant.charged, Cost(0, 2000))
+    await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
+    assert caplog.messages == ["an answer of Redis was not used: ValueError"]
+    grant.end(admitted=True)
+    await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
+    later = rules(concurrent_requests=1)
+    for _ in range(3):
+        granted(await take(limits, later, tenant="broken")).end(admitted=True)
+        await until(lambda: not shared(limits).redis.link._writes)  # pyright: ignore
+
+
+async def test_a_redis_that_refuses_all_but_probes_is_told_of_once_and_tried_seldom(
+    tmp_path: Path, processor: Processors, caplog: pytest.LogCaptureFixture
+) -> None:
+    if binary() is None:
+        pytest.skip(MISSING)
+    caplog.set_level("INFO")
+    server = RedisServer(cwd=tmp_path)
+    server.start()
+    try:
+        limits, some = processor(server), rules(requests_per_minute=6_000_000)
+        with client.Redis.from_url(server.url) as admin:
+            admin.config_set("maxmemory", "1")
+            link, opened, was_open = shared(limits).redis.link, 0, False
+            began = time.monotonic()
+            while time.monotonic() < began + 2.5:
+                granted(await take(limits, some))
+                opened += link.is_open and not was_open
+                was_open = link.is_open
+                await asyncio.sleep(0.005)
+            assert 1 <= opened <= 6, "each time after twice as long"
+            admin.config_set("maxmemory", "0")
+        await until(lambda: not link.is_open)
+        granted(await take(limits, some))
+    finally:
+        server.kill()
+    away, again = caplog.messages
+    assert away.startswith("Redis is away (")
+    assert again == f"Redis answers again ({link.settings.block})"
+
+
+async def test_many_budgets_are_asked_about_in_turn(
+    server: RedisServer, processor: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits, asked = processor(server), list[set[str]]()
+    monkeypatch.setattr(shared(limits), "keep_up", lambda about, told: asked.append(set(about)))
+    tenants = [f"tenant {number}" for number in range(1003)]
+    for _ in range(21):
+        limits.keep_up(tenants)
+    assert max(map(len, asked)) <= 50
+    assert set[str]().union(*asked) == set(tenants)
 
 
 async def test_an_outage_grants_no_second_burst(
