@@ -146,7 +146,9 @@ class Exchange:
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
         shadow = self._gateway.shadow
-        sample = None if shadow is None else shadow.drawn(request, route, len(body))
+        sample = None
+        if shadow is not None and not self._own.contract:  # else not every server could answer it
+            sample = shadow.drawn(request, route, len(body))
         if self._tenant.rules is not None:
             await self._take_limits(self._tenant.rules, request, route)
         found = await self._look_up(request, headers, route, body)

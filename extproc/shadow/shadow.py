@@ -228,7 +228,9 @@ class Shadow:
 
     async def _answer(self, sample: Sample, place: _Place, bill: Bill) -> Said:
         """Of one pool, whose slot is given back as soon as it is there."""
-        body = asked_again(sample.members, place.pool.model, sample.answer_tokens)
+        pool = place.pool
+        is_vllm = pool.server == "vllm"
+        body = asked_again(sample.members, pool.model, sample.answer_tokens, is_vllm=is_vllm)
         try:
             with bill.of(place.price, sample.prompt_tokens_estimate, sample.answer_tokens) as asked:
                 heard = asked.heard = await self._ask(place.url, body, _MODEL_TIME_LIMIT_S)
