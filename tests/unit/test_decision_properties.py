@@ -1,5 +1,5 @@
-"""`forebay route` against the exchange itself: any config, any request, the same tiers and reason, or
-the same refusal."""
+"""`forebay route` against the exchange itself: any config, any request, the same tiers and reason,
+or the same refusal."""
 
 import asyncio
 import json
