@@ -26,7 +26,7 @@ from extproc.last_moments import LastMoments
 from extproc.limits import Grant, Refused, Rules
 from extproc.passing import Passing
 from extproc.refusals import Answered, limited, refused
-from extproc.routing import Plan, Unroutable, without
+from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
 from extproc.turn import Gone, Stream, Turn
 
@@ -146,7 +146,8 @@ class Exchange:
         self._facts["pool"] = route.pools[0]
         shadow = self._gateway.shadow
         sample = None
-        if shadow is not None and self._tenant.sampled:
+        # What only vLLM could answer is none to compare servers by.
+        if shadow is not None and self._tenant.sampled and not self._own.contract:
             sample = shadow.drawn(request, route, len(body))
         if self._tenant.rules is not None:
             await self._take_limits(self._tenant.rules, request, route)
@@ -209,7 +210,7 @@ class Exchange:
     def _parse(self, path: str, body: bytes) -> openai.Request:
         try:
             request = openai.parse(path, body)
-            self._own = openai.own_members(request, body, for_others=bool(self._policy.others))
+            self._own = self._policy.own_members(request, body)
             caps.lower_to_tenants(request, self._tenant.most_tokens)
             return request
         except openai.ApiError as error:
@@ -219,23 +220,16 @@ class Exchange:
         rules, limits = self._tenant.rules, self._gateway.limits
         frugal = rules is not None and limits.is_frugal(self._payer, rules)
         try:
-            plan = self._policy.route(
+            return self._policy.route(
                 request,
                 self._tenant,
                 latency_budget_ms(headers),
                 self._gateway.down,
+                contract=self._own.contract,
                 frugal=frugal,
             )
         except Unroutable as refusal:
-            raise refused(refusal.status, refusal.why, str(refusal), "model") from None
-        if not self._own.contract:
-            return plan
-        name = self._own.contract
-        narrowed = without(plan, self._policy.others, f"{name} is for vLLM only")
-        if narrowed is None:
-            message = f"The servers of this model do not know `{name}`: leave it out."
-            raise refused(400, "invalid_request", message, name)
-        return narrowed
+            raise refused(refusal.status, refusal.why, str(refusal), refusal.param) from None
 
     async def _take_limits(self, rules: Rules, request: openai.Request, route: Plan) -> None:
         """All that it may cost, estimated for the pool that it goes to first; or it is refused."""

@@ -10,8 +10,8 @@ from extproc.admission import Limiter
 from extproc.cache import Caches, Query, scope_of
 from extproc.config import Config, Expiry
 from extproc.injections import Injections
-from extproc.openai import EMBEDDINGS, Request
-from extproc.routing import Plan, Router
+from extproc.openai import EMBEDDINGS, OwnMembers, Request, own_members
+from extproc.routing import Plan, Router, Unroutable, without
 from extproc.routing.difficulty import Difficulty
 from extproc.tenants import Tenant, Tenants
 
@@ -55,6 +55,10 @@ class Policy:
             self._model_names[tiers] = names
         return names
 
+    def own_members(self, request: Request, body: bytes) -> OwnMembers:
+        """What it has for vLLM alone. Raises ApiError."""
+        return own_members(request, body, for_others=bool(self.others))
+
     def expiry(self, tenant_label: str, path: str) -> Expiry:
         """There are few: labels are names of the config, `path` is one that is served."""
         expiry = self._expiries.get((tenant_label, path))
@@ -69,11 +73,32 @@ class Policy:
         latency_budget_ms: float | None,
         down: Collection[str],
         *,
+        contract: str = "",
         frugal: bool = False,
         counts: bool = True,
     ) -> Plan:
-        """To be called once for each request: a share is kept by what was decided before. `frugal`,
-        `counts`: see Router.plan. Raises Unroutable."""
+        """To be called once for each request: a share is kept by what was decided before.
+        `contract`: see openai.OwnMembers; with one it goes to vLLM alone. `frugal`, `counts`: see
+        Router.plan. Raises Unroutable."""
+        plan = self._any_plan(request, tenant, latency_budget_ms, down, frugal, counts)
+        if not contract:
+            return plan
+        narrowed = without(plan, self.others, f"{contract} is for vLLM only")
+        if narrowed is None:
+            message = f"The servers of this model do not know `{contract}`: leave it out."
+            raise Unroutable("invalid_request", message, contract)
+        return narrowed
+
+    def _any_plan(
+        self,
+        request: Request,
+        tenant: Tenant,
+        latency_budget_ms: float | None,
+        down: Collection[str],
+        frugal: bool,
+        counts: bool,
+    ) -> Plan:
+        """Whatever only some servers know."""
         if request.path == EMBEDDINGS:
             return self.router.plan_embeddings(request.model, tenant.pools, down)
         return self.router.plan(

@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 _log = logging.getLogger(__name__)
 
 _AGAIN_S = 60.0
+_ELSEWHERE = "they are at another address, or want TLS"
 _WHY = {
+    **dict.fromkeys(("301", "302", "303", "307", "308"), _ELSEWHERE),
     "401": "the credential of its cluster is wrong or missing",
     "402": "its account has no credit",
     "403": "its credential may not do this",

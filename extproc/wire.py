@@ -33,7 +33,7 @@ ADMIT_HEADER = "x-forebay-admit"
 
 # What a model server answers where our credential, our name for the model or its path is wrong: no
 # client's mistake, and perhaps not the next tier's.
-REFUSALS = "401,402,403,404,405"
+REFUSALS = "301,302,303,307,308,401,402,403,404,405"
 PREFIX_HEADER = "x-forebay-prefix"
 """By what it says a cluster with RING_HASH chooses among its replicas; see openai.prefix_hash."""
 

@@ -71,6 +71,7 @@ class _Way:
         self._policy: Policy = gateway.policy
         self._why = why
         self._body = body
+        self._contract = ""
         self._steps: list[Step] = []
         self._candidates: list[Candidate] = []
 
@@ -122,6 +123,7 @@ class _Way:
     def _request(self, tenant: Tenant) -> openai.Request:
         try:
             request = openai.parse(self._why.path.partition("?")[0], self._body)
+            self._contract = self._policy.own_members(request, self._body).contract
             lower_to_tenants(request, tenant.most_tokens)
         except openai.ApiError as error:
             self._say("request", f"{error}")
@@ -135,12 +137,19 @@ class _Way:
         policy, gateway = self._policy, self._gateway
         budget_ms = self._why.latency_budget_ms
         try:
-            route = policy.route(request, tenant, budget_ms, gateway.down, counts=False)
+            route = policy.route(
+                request,
+                tenant,
+                budget_ms,
+                gateway.down,
+                contract=self._contract,
+                counts=False,
+            )
         except Unroutable as refusal:
             self._say("route", str(refusal))
             self._end("refused", f"refused: {refusal.why}")
-        free = request.model == policy.config.routing.auto_model
-        chosen = f"chosen by rules ({route.reason})" if free else "named by the client"
+        named = route.rule == "client-model"
+        chosen = "named by the client" if named else f"chosen by rules ({route.reason})"
         model = policy.config.pools[route.wanted].model
         self._say("route", f"pool {route.wanted}, which serves {model}: {chosen}")
         return route

@@ -9,15 +9,20 @@ from dataclasses import dataclass, field
 
 from extproc import openai
 from extproc.admission import CLASSES
+from extproc.caps import lower_to_tenants
 from extproc.config import Config, PoolConfig
+from extproc.front import tenant_at
 from extproc.judging import Judging, make_judging
-from extproc.routing import Plan, Router, Unroutable, prior
+from extproc.policy import enforced
+from extproc.refusals import Answered
+from extproc.routing import Plan, Unroutable, from_overflow, prior
 from extproc.routing.difficulty import Difficulty, scored
 from extproc.routing.features import features
 from extproc.routing.learned import Model, Trees
 from extproc.routing.rules import Judgement, hurried
 from extproc.tenants import Tenant, Tenants, UnknownTenant
 
+_PATHS = (openai.CHAT, openai.COMPLETIONS, openai.EMBEDDINGS)
 # As a gateway estimates before it has seen an answer.
 _COMPLETION_TOKENS = 256
 
@@ -111,15 +116,20 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         raise Undecided(f"--down {unknown[0]}: no pool is named so; there are {there}")
     judging = make_judging(config.routing.difficulty)
     try:
-        tenant = Tenants(config).resolve(asked.tenant)
+        if asked.path not in _PATHS:
+            raise openai.no_such_path()
+        tenant = tenant_at(asked.path, Tenants(config).resolve(asked.tenant), config)
         request = openai.parse(asked.path, asked.body)
+        lower_to_tenants(request, tenant.most_tokens)
         plan = _plan(config, judging.difficulty, request, tenant, asked)
     except UnknownTenant:
         return Refused(403, "unknown_tenant", "the policy does not name this tenant")
+    except Answered as answer:
+        return Refused(answer.status, answer.decision, openai.error_message(answer.body))
     except openai.ApiError as error:
         return Refused(error.status, error.code, error.message)
     except Unroutable as error:
-        return Refused(404 if error.why == "model_not_found" else 403, error.why, str(error))
+        return Refused(error.status, error.why, str(error))
     score = _score(judging, request) if plan.judged and judging.share is not None else None
     ways = [("", plan)]
     if score is not None:
@@ -141,7 +151,7 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         completion_assumed=request.max_tokens is None,
         caps=tuple(_caps(config, tenant, request)),
         score=score,
-        ways=tuple(_way(config, when, made) for when, made in ways),
+        ways=tuple(_way(config, tenant, when, made) for when, made in ways),
         pools=tuple(
             _facts(name, pool, tenant, request, completion, config, asked)
             for name, pool in config.pools.items()
@@ -168,16 +178,10 @@ def _plan(
     tenant: Tenant,
     asked: Asked,
 ) -> Plan:
-    return Router(config.pools, config.routing, difficulty).plan(
-        model=request.model,
-        last_user_text=request.last_user_text,
-        tokens_needed=_tokens_needed(request),
-        latency_budget_ms=asked.latency_budget_ms,
-        allowed=tenant.pools,
-        down=asked.down,
-        pin=tenant.pin,
-        counts=False,
-    )
+    policy = enforced(config, {}, None, difficulty)
+    contract = policy.own_members(request, asked.body).contract
+    budget_ms = asked.latency_budget_ms
+    return policy.route(request, tenant, budget_ms, asked.down, contract=contract, counts=False)
 
 
 def _tokens_needed(request: openai.Request) -> int:
@@ -225,21 +229,26 @@ def _whens(score: Score) -> list[tuple[str, bool]]:
 def _caps(config: Config, tenant: Tenant, request: openai.Request) -> list[str]:
     expiry = config.expiry(tenant.label, request.path)
     caps = [f"it has to have ended {expiry.deadline_s:g} s after it came (deadline)"]
-    if request.max_tokens is not None:
+    if request.lowered_to is not None:
+        caps.append(f"{request.lowered_to:,} tokens an answer (max_output_tokens)")
+    elif request.max_tokens:
         caps.append(f"{request.max_tokens:,} tokens an answer (the client's)")
     admission = config.admission
-    if "shorter" in admission.on_overload:
+    if "shorter" in admission.on_overload and request.path != openai.EMBEDDINGS:
         caps.append(f"{admission.shorter_tokens:,} tokens, if it has to queue (shorter_tokens)")
     return caps
 
 
-def _way(config: Config, when: str, plan: Plan) -> Way:
+def _way(config: Config, tenant: Tenant, when: str, plan: Plan) -> Way:
     instead: list[str] = []
     for word in config.admission.on_overload:
-        if word == "cached" and config.cache.exact is not None:
+        if word == "cached" and tenant.caching is not None:
             instead.append("an expired answer, if there is one")
         if word == "smaller" and plan.smaller:
             instead.append(f"the smaller pool: {', '.join(plan.smaller)}")
+        if word == "overflow":
+            ways = [", ".join(from_overflow(plan, pool)) for pool in plan.overflow]
+            instead += [f"overflow: {way}" for way in ways]
     return Way(when, plan.reason, plan.pools, (*instead, "429 overloaded"))
 
 

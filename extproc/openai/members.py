@@ -51,6 +51,11 @@ CONTRACT: dict[str, object] = {
     "return_prompt_text": False,
     "vllm_xargs": None,
     "prompt_embeds": None,
+    # Of vectors.
+    "embed_dtype": "float32",
+    "endianness": "native",
+    "use_activation": None,
+    "padding": None,
     # Of vLLM before 0.12, which clients still send.
     "guided_json": None,
     "guided_regex": None,

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from extproc.openai.members import CONTRACT, HINTS, OURS
 from extproc.openai.paths import CHAT
 from extproc.openai.request import Request
 
 _ROLES = frozenset(("system", "developer", "user", "assistant"))
 # Of the client's members those that are about how it gets its answer, or who it is.
-_NOT_OURS = ("model", "stream", "stream_options", "n", "user", "metadata", "store", "priority")
+_NOT_OURS = OURS | {"model", "stream", "stream_options", "n", "user", "metadata", "store"}
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
@@ -29,11 +30,20 @@ class Said(NamedTuple):
 def is_plain(request: Request) -> bool:
     """A chat of text alone, by whomever, that asks for one answer in words."""
     members = request.members
-    if request.path != CHAT or request.choices != 1:
+    if request.path != CHAT or request.choices != 1 or not _can_be_written(members):
         return False
     if any(members.get(name) for name in ("tools", "functions", "logprobs", "modalities")):
         return False
     return all(_is_text(message) for message in members["messages"])
+
+
+def _can_be_written(members: dict[str, Any]) -> bool:
+    """What nests too deep can be read, but not written anew."""
+    try:
+        orjson.dumps(members)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _is_text(message: dict[str, Any]) -> bool:
@@ -63,10 +73,14 @@ def _text(content: str | list[Any]) -> str:
     return "\n".join(part if isinstance(part, str) else part["text"] for part in content)
 
 
-def asked_again(members: dict[str, Any], model: str, most_tokens: int) -> bytes:
+def asked_again(
+    members: dict[str, Any], model: str, most_tokens: int, *, is_vllm: bool = True
+) -> bytes:
     """The body of the same request, not streamed, to a server that calls its model `model`; no
-    more than `most_tokens` of answer, and never more than the client asked for."""
-    kept = {name: value for name, value in members.items() if name not in _NOT_OURS}
+    more than `most_tokens` of answer, and never more than the client asked for. `is_vllm`: it knows
+    vLLM's own members."""
+    gone = _NOT_OURS if is_vllm else _NOT_OURS | HINTS | CONTRACT.keys()
+    kept = {name: value for name, value in members.items() if name not in gone}
     given = [kept.pop(name, None) for name in _LIMITS]
     most = min([most_tokens, *(limit for limit in given if limit is not None)])
     # Both names of the limit are understood by vLLM; hosted models want one or the other: the one

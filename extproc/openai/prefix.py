@@ -45,7 +45,10 @@ def prefix_hash(request: Request, scope: str = "") -> str:
 def _of_chat(members: dict[str, Any]) -> Iterator[str]:
     size = 0
     if tools := members.get("tools"):
-        told = orjson.dumps(tools).decode()[:_MOST_CHARS]
+        try:
+            told = orjson.dumps(tools).decode()[:_MOST_CHARS]
+        except orjson.JSONEncodeError:  # they nest deeper than it writes, not deeper than it reads
+            told = ""
         size += len(told)
         yield told
     for message in cast("list[dict[str, Any]]", members["messages"]):

@@ -36,6 +36,11 @@ def error_body(message: str, type: str, code: str, param: str | None = None) -> 
     return orjson.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
 
 
+def error_message(body: bytes) -> str:
+    """Of a body that error_body has made."""
+    return orjson.loads(body)["error"]["message"]
+
+
 def models_body(names: Sequence[str], created: int) -> bytes:
     """The answer to GET /v1/models; `created` in seconds since the epoch."""
     data = [

@@ -13,13 +13,17 @@ def without(plan: Plan, pools: Collection[str], why: str) -> Plan | None:
         return plan
     if not kept:
         return None
+    first = kept[0]
     smaller = tuple(pool for pool in plan.smaller if pool not in pools)
+    if smaller[:1] != plan.smaller[:1] or smaller[:1] == (first,):
+        smaller = ()
     return plan._replace(
         pools=kept,
-        reason=plan.reason if kept[0] == plan.pools[0] else f"{plan.reason}; {why}",
-        wanted=kept[0] if plan.wanted in pools else plan.wanted,
-        smaller=smaller if smaller[:1] == plan.smaller[:1] else (),
-        overflow=tuple(pool for pool in plan.overflow if pool not in pools),
+        reason=plan.reason if first == plan.pools[0] else f"{plan.reason}; {why}",
+        wanted=first if plan.wanted in pools else plan.wanted,
+        smaller=smaller,
+        instead_of="" if plan.instead_of in (*pools, first) else plan.instead_of,
+        overflow=tuple(pool for pool in plan.overflow if pool not in (*pools, first)),
     )
 
 

@@ -14,11 +14,12 @@ from extproc.config import PoolConfig, RoutingConfig
 from extproc.routing.difficulty import Difficulty, Rules
 from extproc.routing.rules import Judgement
 
-Why = Literal["model_not_found", "model_not_allowed", "model_not_served_here"]
+Why = Literal["model_not_found", "model_not_allowed", "model_not_served_here", "invalid_request"]
 _STATUS: dict[Why, int] = {
     "model_not_found": 404,
     "model_not_allowed": 403,
     "model_not_served_here": 400,
+    "invalid_request": 400,
 }
 
 
@@ -29,7 +30,10 @@ _ELSEWHERE = {
 
 _RULES = Rules()
 # Reasons of plans for which nobody asked how hard the request is.
-_NOT_JUDGED = {"client-model", "pin", "only-choice", "context", "budget", "latency-budget"}
+_NOT_JUDGED = {
+    *("client-model", "pin", "only-choice", "context", "budget", "latency-budget"),
+    "embeddings",
+}
 
 
 class Plan(NamedTuple):
@@ -60,11 +64,13 @@ class Plan(NamedTuple):
 
 
 class Unroutable(Exception):
-    """No pool can take the request; `why` is the code that the client is told."""
+    """No pool can take the request; `why` is the code that the client is told, `param` the member
+    of its body that it is about."""
 
-    def __init__(self, why: Why, message: str) -> None:
+    def __init__(self, why: Why, message: str, param: str = "model") -> None:
         super().__init__(message)
         self.why: Why = why
+        self.param = param
         self.status = _STATUS[why]
         """The HTTP status that goes with it."""
 

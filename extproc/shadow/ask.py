@@ -10,8 +10,16 @@ _MOST_ANSWER_BYTES = 256 * 1024
 _HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
+# What a server answers to a question that is wrong itself, or too long for it.
+_OF_THE_QUESTION = (400, 413, 422)
+
+
 class NoAnswer(Exception):
-    """The message quotes nothing of question and answer."""
+    """The message quotes nothing of question and answer. `by_question`: the server is well."""
+
+    def __init__(self, message: str, *, by_question: bool = False) -> None:
+        super().__init__(message)
+        self.by_question = by_question
 
 
 def session() -> aiohttp.ClientSession:
@@ -55,7 +63,8 @@ async def _ask(
         timeout=aiohttp.ClientTimeout(total=time_limit_s),
     ) as answer:
         if answer.status != 200:
-            raise NoAnswer(f"status {answer.status}")
+            by_question = answer.status in _OF_THE_QUESTION
+            raise NoAnswer(f"status {answer.status}", by_question=by_question)
         content = bytearray()
         async for piece in answer.content.iter_any():
             content += piece

@@ -223,17 +223,20 @@ class Shadow:
             first = group.exceptions[0]
             if not isinstance(first, NoAnswer):
                 raise
-            raise _Lost("model_failed", str(first)) from None
+            # A client's mistake, which a sample repeats, is no reason to rest.
+            raise _Lost("model_failed", "" if first.by_question else str(first)) from None
         return tasks[0].result(), tasks[1].result()
 
     async def _answer(self, sample: Sample, place: _Place, bill: Bill) -> Said:
         """Of one pool, whose slot is given back as soon as it is there."""
-        body = asked_again(sample.members, place.pool.model, sample.answer_tokens)
+        pool = place.pool
+        is_vllm = pool.server == "vllm"
+        body = asked_again(sample.members, pool.model, sample.answer_tokens, is_vllm=is_vllm)
         try:
             with bill.of(place.price, sample.prompt_tokens_estimate, sample.answer_tokens) as asked:
                 heard = asked.heard = await self._ask(place.url, body, _MODEL_TIME_LIMIT_S)
         except NoAnswer as error:
-            raise NoAnswer(f"{place.url}: {error}") from None
+            raise NoAnswer(f"{place.url}: {error}", by_question=error.by_question) from None
         finally:
             place.lease.end()
         return heard

@@ -52,7 +52,8 @@ class Seen:
 
 @dataclass
 class HostedApi:
-    """`fault`: `busy` (429), `slow` (answers after `slow_s`), or nothing. `stop` in the end."""
+    """`fault`: `busy` (429), `slow` (answers after `slow_s`), `moved` (302), `broken` (500), `page`
+    (HTML, 200), or nothing. `stop` in the end."""
 
     cert: Path
     key: Path
@@ -103,6 +104,12 @@ class HostedApi:
             return _error(401, f"Incorrect API key provided: {seen.headers.get('authorization')}.")
         if self.fault == "busy":
             return _error(429, "Rate limit reached in organization org-123", {"retry-after": "7"})
+        if self.fault == "broken":
+            return _error(500, "Out of memory on host-7 of organization org-123")
+        if self.fault == "moved":
+            return web.Response(status=302, text="org-123", headers={"location": "https://x.test/"})
+        if self.fault == "page":
+            return web.Response(text="<html>Welcome, org-123</html>", content_type="text/html")
         body = json.loads(seen.body)
         if unknown := set(body) - KNOWN:
             return _error(400, f"Unrecognized request argument supplied: {min(unknown)}")

@@ -80,6 +80,8 @@ FULL = {
     "x-tenant-id": "evil",
     "x-forebay-x": "1",
     "cookie": "a=b",
+    "openai-organization": "org-client",
+    "proxy-authorization": "Basic x",
     "x-latency-budget-ms": "5000",
 }
 
@@ -101,6 +103,7 @@ async def test_it_answers_and_gets_nothing_that_is_ours(
     assert not {name for name in names if name.startswith(("x-forebay", "x-envoy", "x-forwarded"))}
     assert not names & {"x-tenant-id", "x-user-id", "x-feature", "x-api-key", "cookie"}
     assert not names & {"x-latency-budget-ms", "x-request-class", "accept-encoding"}
+    assert not names & {"openai-organization", "proxy-authorization"}
     body = json.loads(seen.body)
     assert set(body) == {"model", "messages", "stream", "user", *(["stream_options"] * stream)}
     if stream:
@@ -144,6 +147,25 @@ async def test_busy_is_429_with_its_retry_after_and_not_its_text(
     assert (answer.status, answer.code) == (429, "upstream_busy")
     assert answer.headers["retry-after"] == "7"
     assert "org-123" not in answer.body.decode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("broken", 500, "upstream_error"),
+        ("page", 502, "upstream_error"),
+        ("moved", 502, "upstream_refused"),
+    ],
+)
+async def test_what_is_no_answer_is_an_error_of_ours_without_its_text(
+    gateway: Gateway, api: HostedApi, fault: str, status: int, code: str, stream: bool
+) -> None:
+    api.fault = fault
+    answer = await gateway.ask(chat(model=MODEL, stream=stream))
+    assert (answer.status, answer.code) == (status, code)
+    assert "org-123" not in answer.body.decode()
+    assert "location" not in answer.headers
 
 
 async def test_what_takes_too_long_is_504(gateway: Gateway, api: HostedApi) -> None:
@@ -210,6 +232,19 @@ async def test_a_wrong_model_goes_to_the_next_tier_or_is_502(
     last = await gateway.ask(chat(model="large-70b", max_tokens=1))
     assert (last.status, last.code) == (502, "upstream_refused")
     assert [seen.status for seen in api.seen] == [404, 404]
+
+
+@pytest.mark.parametrize("fault", ["broken", "moved", "busy"])
+async def test_where_it_does_not_answer_the_next_tier_does(
+    wrong: Any, api: HostedApi, keyed: None, fault: str
+) -> None:
+    gateway = wrong(fallback={"hosted": ["small"]})
+    api.fault = fault
+    answer = await gateway.ask(chat(model=MODEL, max_tokens=1))
+    assert (answer.status, answer.headers["x-forebay-model"]) == (200, "small-7b")
+    assert len(api.seen) == 1
+    (at_small,) = gateway.received("small")
+    assert not {"authorization", "x-forebay-prefix"} & set(at_small["headers"])
 
 
 async def test_another_servers_certificate_is_not_trusted(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from extproc.openai import (
     CHAT,
     COMPLETIONS,
+    EMBEDDINGS,
     NOTHING,
     ApiError,
     OwnMembers,
@@ -109,6 +110,15 @@ def test_echo_is_vllms_in_a_chat_and_openais_in_a_completion() -> None:
     assert found(chat(echo=True)).contract == "echo"
     body = b'{"model":"m","prompt":"x","echo":true}'
     assert found(body, COMPLETIONS) == OwnMembers()
+
+
+def test_how_a_vector_is_written_is_for_vllm_to_obey_or_for_nobody() -> None:
+    body = b'{"model":"m","input":"x","encoding_format":"base64","endianness":"%b"}'
+    assert found(body % b"big", EMBEDDINGS).contract == "endianness"
+    own = found(body % b"native", EMBEDDINGS)
+    assert own.contract == ""
+    left = cut(body % b"native", own.other_cuts)
+    assert left == b'{"model":"m","input":"x","encoding_format":"base64"}'
 
 
 def test_usage_with_every_chunk_is_vllms_alone() -> None:

@@ -22,6 +22,22 @@ def test_all_that_changes_an_answer_stays_and_who_asks_does_not() -> None:
     assert got == {**request(), **extra, "model": "m", "stream": False, "max_tokens": 100}
 
 
+def test_what_no_server_gets_from_a_client_it_does_not_get_by_a_sample() -> None:
+    given = {"priority": -9, "cache_salt": "s", "request_id": "r"}
+    assert again(**given) == again()
+
+
+def test_another_server_is_told_nothing_of_vllms() -> None:
+    members = request(top_k=1, min_tokens=0, temperature=0)
+    got = json.loads(asked_again(members, "m", 100, is_vllm=False))
+    assert got == json.loads(asked_again(request(temperature=0), "m", 100))
+
+
+def test_what_nests_deeper_than_can_be_written_is_not_plain() -> None:
+    body = json.dumps(request()).encode()[:-1] + b',"x":' + b"[" * 300 + b"]" * 300 + b"}"
+    assert not is_plain(parse(CHAT, body))
+
+
 @pytest.mark.parametrize(
     ("given", "limit"),
     [

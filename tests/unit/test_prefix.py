@@ -103,3 +103,9 @@ def test_the_header_is_set_only_where_there_is_one(prefix: str) -> None:
     headers = reply.request_body.response.header_mutation.set_headers
     said = {option.header.key: option.header.raw_value.decode() for option in headers}
     assert said.get(wire.PREFIX_HEADER, "") == prefix
+
+
+def test_tools_that_nest_deeper_than_can_be_written_are_passed_over() -> None:
+    body = b'{"model":"m","messages":[{"role":"user","content":"Hi"}],"tools":%b}'
+    deep = openai.parse(CHAT, body % (b"[" * 900 + b"]" * 900))
+    assert prefix_hash(deep)

@@ -185,6 +185,26 @@ def test_a_plan_can_do_without_some_pools() -> None:
     assert without(plan, {"else"}, "it cannot") is plan
 
 
+@given(
+    text=st.sampled_from(["Hello", "Compare A and B"]),
+    lists=st.fixed_dictionaries({name: st.lists(st.sampled_from(list(POOLS))) for name in POOLS}),
+    others=st.sets(st.sampled_from(list(POOLS))),
+)
+def test_what_sheds_is_never_offered_to_itself(
+    text: str, lists: dict[str, list[str]], others: set[str]
+) -> None:
+    routing = ROUTING.model_copy(update={"fallback": lists})
+    plan = without(planned(text, routing=routing), others, "it cannot")
+    if plan is None:
+        return
+    first = plan.pools[0]
+    assert plan.smaller[:1] != (first,)
+    assert first not in plan.overflow
+    assert plan.instead_of not in (*others, first)
+    for pool in plan.overflow:
+        assert from_overflow(plan, pool)[0] == pool
+
+
 def test_when_all_are_down_the_list_stays() -> None:
     assert planned("Hello", down=tuple(POOLS)).pools == ("small", "small", "large", "hosted")
 

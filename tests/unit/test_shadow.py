@@ -477,6 +477,15 @@ async def test_whatever_fails_costs_the_sample_alone(
     assert len(told) == (0 if word == "cut" else 1)
 
 
+async def test_a_question_that_is_wrong_itself_is_no_reason_to_rest(tmp_path: Path) -> None:
+    async with lab(tmp_path, small=with_status(400)) as made:
+        for _ in range(4):
+            await made.sample()
+        assert made.counts == {"model_failed": 4}
+        made.small.answer = saying("right")
+        assert await made.sample() == {"model_failed": 4, "recorded": 1}
+
+
 async def test_a_silent_model_is_left_after_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,7 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
     assert {h.header.key: h.header.raw_value for h in common.header_mutation.set_headers} == {
         "x-forebay-admit": b"json",
         "x-envoy-max-retries": b"2",
-        "x-envoy-retriable-status-codes": b"401,402,403,404,405",
+        "x-envoy-retriable-status-codes": b"301,302,303,307,308,401,402,403,404,405",
         "x-envoy-upstream-rq-timeout-ms": b"1500",
         "content-length": b"2",
     }

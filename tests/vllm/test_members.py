@@ -19,13 +19,16 @@ OPENAIS = {
     *("logprobs", "top_logprobs", "max_tokens", "max_completion_tokens", "n", "response_format"),
     *("seed", "stop", "stream", "stream_options", "temperature", "top_p", "tools", "tool_choice"),
     *("reasoning_effort", "parallel_tool_calls", "user", "suffix", "echo"),
+    *("input", "encoding_format", "dimensions"),
 }
 
 FIELDS = """
 import json
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
-print(json.dumps(sorted({*ChatCompletionRequest.model_fields, *CompletionRequest.model_fields})))
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
+kinds = (ChatCompletionRequest, CompletionRequest, EmbeddingCompletionRequest)
+print(json.dumps(sorted({name for kind in kinds for name in kind.model_fields})))
 """
 
 
