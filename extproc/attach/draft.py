@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from extproc.attach.errors import AttachError
-from extproc.attach.source import Anchors, Piece, shifted
+from extproc.attach.source import Anchors, Piece, Source, shifted
 from extproc.attach.tree import Node, Tree
 
 Path = tuple[str | int, ...]
@@ -84,6 +84,18 @@ class Draft:
         else:
             at = self.tree.below(node.items[-1].end, column)
         self._insert(at, piece, column)
+
+    def replace_scalar(self, path: Path, key: str, source: Source, mapping: Node) -> None:
+        """Another value for a key of the mapping there: as `source` writes it in `mapping`."""
+        self.open(path, "map")
+        here, said = self._physical((*path, key)), mapping.pair(key)
+        assert said
+        column = self.tree.column(self._key((*path, key)).mark)
+        text = source.tree.text[said[1].start : said[1].end].rstrip("\n")
+        first, line_end, rest = text.partition("\n")
+        rest = shifted(rest, column - source.tree.column(said[0].mark))
+        end = len(self.text[: here.end].rstrip("\n"))
+        self._replace(here.start, end, first + line_end + rest)
 
     def remove_item(self, path: Path, index: int) -> None:
         """The lines of an item; comments above it stay."""

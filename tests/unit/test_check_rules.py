@@ -414,7 +414,7 @@ CASES = [
         "metadata-namespaces",
         drop(ext_proc, "metadata_options"),
         lambda d: d.at_ext_proc("metadata_options.receiving_namespaces.untyped"),
-        words=("under forebay, forebay_request, forebay_limits, pg",),
+        words=("under forebay, forebay_request, pg",),
     ),
     *(
         Case(
