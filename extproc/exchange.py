@@ -19,6 +19,7 @@ from extproc.front import (
     latency_budget_ms,
     no_body,
     tenant_at,
+    understood,
 )
 from extproc.gateway import Gateway
 from extproc.injections import Asker
@@ -26,7 +27,7 @@ from extproc.last_moments import LastMoments
 from extproc.limits import Grant, Refused, Rules
 from extproc.passing import Passing
 from extproc.refusals import Answered, limited, refused
-from extproc.routing import Plan, Unroutable, without
+from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
 from extproc.turn import Gone, Stream, Turn
 
@@ -226,14 +227,7 @@ class Exchange:
             )
         except Unroutable as refusal:
             raise refused(refusal.status, refusal.why, str(refusal), "model") from None
-        if not self._own.contract:
-            return plan
-        name = self._own.contract
-        narrowed = without(plan, self._policy.others, f"{name} is for vLLM only")
-        if narrowed is None:
-            message = f"The servers of this model do not know `{name}`: leave it out."
-            raise refused(400, "invalid_request", message, name)
-        return narrowed
+        return understood(plan, self._policy.others, self._own.contract)
 
     async def _take_limits(self, rules: Rules, request: openai.Request, route: Plan) -> None:
         """All that it may cost, estimated for the pool that it goes to first; or it is refused."""

@@ -1,13 +1,16 @@
 """What the request line and the headers say, before a body is read: refusals, and what the client
-wants of the gateway. Knows nothing of pools that are full, and nothing of whose request it is."""
+wants of the gateway; and which servers understand a body. Knows nothing of pools that are full, and
+nothing of whose request it is."""
 
 import time
+from collections.abc import Collection
 
 from extproc import openai, wire
 from extproc.admission import CLASSES
 from extproc.config import Config
 from extproc.costs import OTHER
 from extproc.refusals import Answered, refused
+from extproc.routing import Plan, without
 from extproc.tenants import Tenant
 
 _SERVED = frozenset((openai.CHAT, openai.COMPLETIONS, openai.EMBEDDINGS, openai.MODELS))
@@ -51,6 +54,18 @@ def tenant_at(path: str, tenant: Tenant, config: Config) -> Tenant:
     if any(pool.serves == kind for pool in config.pools.values()):
         raise refused(403, "model_not_allowed", f"Your account may not use {what}.", "model")
     raise refused(404, "model_not_found", f"There is no {what.removeprefix('a ')} here.", "model")
+
+
+def understood(plan: Plan, others: Collection[str], contract: str) -> Plan:
+    """Without the pools that are not vLLM, `others`, for a request with a member that only vLLM
+    keeps, `contract` (empty: it has none). Raises Answered where no pool is left."""
+    if not contract:
+        return plan
+    narrowed = without(plan, others, f"{contract} is for vLLM only")
+    if narrowed is None:
+        message = f"The servers of this model do not know `{contract}`: leave it out."
+        raise refused(400, "invalid_request", message, contract)
+    return narrowed
 
 
 def no_body() -> Answered:

@@ -7,11 +7,16 @@ share of it goes large) is said both ways. Nothing here holds a piece of the pro
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from extproc import openai
+import orjson
+
+from extproc import caps, openai
 from extproc.admission import CLASSES
 from extproc.config import Config, PoolConfig
+from extproc.decision.facts import Decision, PoolFacts, Refused, Score, Way
+from extproc.front import tenant_at, understood
 from extproc.judging import Judging, make_judging
-from extproc.routing import Plan, Router, Unroutable, prior
+from extproc.refusals import Answered
+from extproc.routing import Plan, Router, Unroutable, from_overflow, prior
 from extproc.routing.difficulty import Difficulty, scored
 from extproc.routing.features import features
 from extproc.routing.learned import Model, Trees
@@ -37,73 +42,6 @@ class Asked:
     down: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How hard the request is, by `policy`."""
-
-    policy: str
-    share: float
-    """Of the judged requests, what goes large: those with the highest scores."""
-    score: float
-    parts: dict[str, float]
-    """What each counted feature adds to it or takes off, the weightiest first."""
-    usual_rank: tuple[float, float] | None
-    """Learned: between which shares of the scores that the model was compared on it lies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way that it may go. `when`: empty, where there is only one."""
-
-    when: str
-    reason: str
-    tiers: tuple[str, ...]
-    """Pools, one for each attempt."""
-    if_shed: tuple[str, ...]
-    """What is done instead where the first of them sheds, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    pool: str
-    model: str
-    allowed: bool
-    down: bool
-    fits: bool
-    """Prompt and answer, as estimated; an unknown context takes all."""
-    context: int | None
-    usd: float | None
-    """Of this request; None: the pool has no price."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    tenant: str
-    """As metrics call it."""
-    pin: str
-    request_class: str
-    path: str
-    model: str
-    streamed: bool
-    prompt_tokens: int
-    completion_tokens: int
-    """All answers': as many as it allows, or else an assumption."""
-    completion_assumed: bool
-    caps: tuple[str, ...]
-    """What limits its answer."""
-    score: Score | None
-    """None: it is not scored."""
-    ways: tuple[Way, ...]
-    pools: tuple[PoolFacts, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    status: int
-    code: str
-    message: str
-
-
 def decide(config: Config, asked: Asked) -> Decision | Refused:
     """Raises Undecided, and ConfigError for a model's file that cannot be used."""
     if unknown := sorted(asked.down - config.pools.keys()):
@@ -113,13 +51,17 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
     try:
         tenant = Tenants(config).resolve(asked.tenant)
         request = openai.parse(asked.path, asked.body)
+        tenant = tenant_at(request.path, tenant, config)
+        caps.lower_to_tenants(request, tenant.most_tokens)
         plan = _plan(config, judging.difficulty, request, tenant, asked)
     except UnknownTenant:
         return Refused(403, "unknown_tenant", "the policy does not name this tenant")
     except openai.ApiError as error:
         return Refused(error.status, error.code, error.message)
     except Unroutable as error:
-        return Refused(404 if error.why == "model_not_found" else 403, error.why, str(error))
+        return Refused(error.status, error.why, str(error))
+    except Answered as error:
+        return Refused(error.status, error.decision, orjson.loads(error.body)["error"]["message"])
     score = _score(judging, request) if plan.judged and judging.share is not None else None
     ways = [("", plan)]
     if score is not None:
@@ -127,6 +69,11 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
             (when, _plan(config, _Always(score.policy, large=large), request, tenant, asked))
             for when, large in _whens(score)
         ]
+    if (thrifty := _frugal(config, request, tenant, asked)) is not None:
+        share, spared = thrifty
+        if any((spared.pools, spared.reason) != (made.pools, made.reason) for _, made in ways):
+            over = f"if over {share:.0%} of its budget is spent"
+            ways = [(over, spared), *((when or "if not", made) for when, made in ways)]
     each = _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     completion = each * request.sequences
     return Decision(
@@ -139,9 +86,9 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         prompt_tokens=request.prompt_tokens_estimate,
         completion_tokens=completion,
         completion_assumed=request.max_tokens is None,
-        caps=tuple(_caps(config, tenant, request)),
+        caps=tuple(_caps(config, tenant, request, _class_of(tenant, asked))),
         score=score,
-        ways=tuple(_way(config, when, made) for when, made in ways),
+        ways=tuple(_way(config, tenant, when, made) for when, made in ways),
         pools=tuple(
             _facts(name, pool, tenant, request, completion, config, asked)
             for name, pool in config.pools.items()
@@ -167,8 +114,29 @@ def _plan(
     request: openai.Request,
     tenant: Tenant,
     asked: Asked,
+    *,
+    frugal: bool = False,
 ) -> Plan:
-    return Router(config.pools, config.routing, difficulty).plan(
+    """Raises Unroutable, ApiError, and Answered."""
+    others = {name for name, pool in config.pools.items() if pool.server == "other"}
+    contract = openai.own_members(request, asked.body, for_others=bool(others)).contract
+    plan = _usual_plan(config, difficulty, request, tenant, asked, frugal=frugal)
+    return understood(plan, others, contract)
+
+
+def _usual_plan(
+    config: Config,
+    difficulty: Difficulty,
+    request: openai.Request,
+    tenant: Tenant,
+    asked: Asked,
+    *,
+    frugal: bool,
+) -> Plan:
+    router = Router(config.pools, config.routing, difficulty)
+    if request.path == openai.EMBEDDINGS:
+        return router.plan_embeddings(request.model, tenant.pools, asked.down)
+    return router.plan(
         model=request.model,
         last_user_text=request.last_user_text,
         tokens_needed=_tokens_needed(request),
@@ -176,8 +144,21 @@ def _plan(
         allowed=tenant.pools,
         down=asked.down,
         pin=tenant.pin,
+        frugal=frugal,
         counts=False,
     )
+
+
+def _frugal(
+    config: Config, request: openai.Request, tenant: Tenant, asked: Asked
+) -> tuple[float, Plan] | None:
+    """Above which share of its tenant's budget it goes otherwise, and how; None: there is none."""
+    budget = tenant.rules.budget if tenant.rules else None
+    if budget is None:
+        return None
+    difficulty = _Always("", large=True)  # it is not judged then
+    plan = _plan(config, difficulty, request, tenant, asked, frugal=True)
+    return budget.soft / budget.most, plan
 
 
 def _tokens_needed(request: openai.Request) -> int:
@@ -222,24 +203,33 @@ def _whens(score: Score) -> list[tuple[str, bool]]:
     return [(f"if it is {hardest}", True), ("if not", False)]
 
 
-def _caps(config: Config, tenant: Tenant, request: openai.Request) -> list[str]:
+def _caps(config: Config, tenant: Tenant, request: openai.Request, request_class: str) -> list[str]:
     expiry = config.expiry(tenant.label, request.path)
-    caps = [f"it has to have ended {expiry.deadline_s:g} s after it came (deadline)"]
+    since = "it got its slot" if request_class == "batch" else "it came"
+    limits = [f"it has to have ended {expiry.deadline_s:g} s after {since} (deadline)"]
+    if request.path == openai.EMBEDDINGS:
+        return limits
     if request.max_tokens is not None:
-        caps.append(f"{request.max_tokens:,} tokens an answer (the client's)")
+        whose = "the client's" if request.lowered_to is None else "the tenant's max_output_tokens"
+        limits.append(f"{request.max_tokens:,} tokens an answer ({whose})")
     admission = config.admission
     if "shorter" in admission.on_overload:
-        caps.append(f"{admission.shorter_tokens:,} tokens, if it has to queue (shorter_tokens)")
-    return caps
+        limits.append(f"{admission.shorter_tokens:,} tokens, if it has to queue (shorter_tokens)")
+    if config.response.cap_to_deadline:
+        limits.append("what fits before the deadline, if it could only be cut (cap_to_deadline)")
+    return limits
 
 
-def _way(config: Config, when: str, plan: Plan) -> Way:
+def _way(config: Config, tenant: Tenant, when: str, plan: Plan) -> Way:
     instead: list[str] = []
     for word in config.admission.on_overload:
-        if word == "cached" and config.cache.exact is not None:
+        if word == "cached" and tenant.caching is not None:
             instead.append("an expired answer, if there is one")
         if word == "smaller" and plan.smaller:
             instead.append(f"the smaller pool: {', '.join(plan.smaller)}")
+        if word == "overflow":
+            for pool in plan.overflow:
+                instead.append(f"overflow: {', '.join(from_overflow(plan, pool))}")
     return Way(when, plan.reason, plan.pools, (*instead, "429 overloaded"))
 
 
