@@ -6,6 +6,7 @@ from extproc.attach.draft import Path
 from extproc.attach.tree import Node
 from extproc.attach.work import Work
 
+_ALONE = "(chat/)?completions"
 _LUA = ("typed_config", "default_source_code")
 
 
@@ -22,6 +23,7 @@ def renew(work: Work) -> None:
             for route in manager.routes(host):
                 if route.admits:
                     _admit_route(work, route)
+                _embeddings(work, route)
     for name in work.pools:
         _tier(work, cluster_path(work.draft, name))
 
@@ -67,6 +69,18 @@ def _admit_route(work: Work, route: Route) -> None:
         theirs = work.draft.get(*path).seq()
         work.complete_list(path, ours.seq(key), _same_header, len(theirs))
     work.complete((*route.path, "route"), _found(ours, "route"), ("hash_policy",))
+
+
+def _embeddings(work: Work, route: Route) -> None:
+    """A path more, where ours match none but those of an earlier version."""
+    at = ("match", "safe_regex")
+    ours = (r for r in work.reference.routes if r.word("name") == route.node.word("name"))
+    wanted = next((r.get(*at) for r in ours if "embeddings" in r.word(*at, "regex")), None)
+    if wanted is None or (node := wanted.get("regex")) in work.reference.changes or not node:
+        return
+    without = node.text.replace("|embeddings", "")
+    if route.node.word(*at, "regex") in (without, without.replace("((chat/)?completions)", _ALONE)):
+        work.draft.replace_scalar((*route.path, *at), "regex", work.reference, wanted)
 
 
 def _tier(work: Work, cluster: Path) -> None:

@@ -212,6 +212,30 @@ def test_a_pool_can_be_added_later() -> None:
     assert attach(attached.text).text == attached.text
 
 
+def test_a_pool_for_embeddings_can_be_added_later() -> None:
+    """Its route stood aside at first, and had what other routes are switched off by."""
+    first = "              # Everything goes to the 7B; nobody has tried the 70B yet.\n"
+    match = "              - match: {prefix: /%s}\n                route: {cluster: %s}\n"
+    more = match % ("v1/embeddings", "large") + match % ("a", "web") + match % ("b", "web")
+    text = PLAIN.replace(first, more + first)
+    before = attach(text, Options(pools=("small",)))
+    assert any("run this with --pool" in note for note in before.notes)
+    attached = attach(before.text, BOTH)
+    document = load(attached.text)
+    assert [finding for finding in check(document) if finding.severity == "error"] == []
+    assert {"prefix": "/v1/embeddings"} not in [route["match"] for route in routes(document)]
+    off = [
+        route
+        for route in routes(document)
+        if route["match"] in ({"prefix": "/a"}, {"prefix": "/b"})
+    ]
+    kept = [
+        r for r in routes(load(before.text)) if r["match"] in ({"prefix": "/a"}, {"prefix": "/b"})
+    ]
+    assert off == kept
+    assert len(off) == 2
+
+
 def test_what_an_earlier_version_put_in_is_renewed() -> None:
     old = load(REFERENCE.read_text())
     for name in ("small", "large"):
@@ -655,7 +679,7 @@ def test_the_command_shows_a_diff_and_writes_only_when_told(tmp_path: Path) -> N
     assert (tmp_path / "envoy.yaml.bak").read_text() == plain
     assert "tenant_header: x-tenant-id" in file.read_text()
     again = _run(str(file), "--write")
-    assert "nothing to do" in again.output
+    assert "nothing to add" in again.output
 
 
 @pytest.mark.parametrize(
