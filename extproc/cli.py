@@ -231,7 +231,7 @@ def attach(
     for note in attached.notes:
         typer.echo(f"note: {note}", err=True)
     if attached.text == old:
-        typer.echo(f"{file} has all that Forebay needs; nothing to do.", err=True)
+        typer.echo(f"{file}: nothing to add. Do its values fit? forebay check {file}", err=True)
     elif write:
         _replace(file, attached.text)
         typer.echo(f"written; the old file is {file}.bak. Next: forebay check {file}", err=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from extproc.attach.errors import AttachError
-from extproc.attach.source import Anchors, Piece, shifted
+from extproc.attach.source import Anchors, Piece, Source, shifted
 from extproc.attach.tree import Node, Tree
 
 Path = tuple[str | int, ...]
@@ -20,6 +20,8 @@ class Draft:
         """Lines where braces or brackets were rewritten as lines."""
         self.quiet: set[str] = set()
         """Anchors of our own, of which nobody has to be told that they are shared."""
+        self.moving: set[str] = set()
+        """Anchors that may move to where they are used next, if what holds them is removed."""
         self._note = note
         self._lines = list(range(1, text.count("\n") + 2))
         """For each line, which one it was in the file, or by which it was put in."""
@@ -85,6 +87,20 @@ class Draft:
             at = self.tree.below(node.items[-1].end, column)
         self._insert(at, piece, column)
 
+    def replace_scalar(self, path: Path, key: str, source: Source, mapping: Node) -> None:
+        """Another value for a key of the mapping there: as `source` writes it in `mapping`."""
+        said = mapping.pair(key)
+        assert said
+        text = source.tree.text[said[1].start : said[1].end].rstrip("\n")
+        if "\n" in text:
+            self.open(path, "map")
+        here = self._physical((*path, key))
+        column = self.tree.column(self._key((*path, key)).mark)
+        first, line_end, rest = text.partition("\n")
+        rest = shifted(rest, column - source.tree.column(said[0].mark))
+        end = len(self.text[: here.end].rstrip("\n"))
+        self._replace(here.start, end, first + line_end + rest)
+
     def remove_item(self, path: Path, index: int) -> None:
         """The lines of an item; comments above it stay."""
         item = self.open(path, "seq").items[index]
@@ -92,12 +108,25 @@ class Draft:
         end = self.tree.below(item.end, self.tree.column(dash))
         for alias in self.tree.aliases:
             if alias.real.anchor and dash < alias.real.mark < end <= alias.mark:
+                if alias.real.anchor in self.moving:
+                    self._move_to(alias)
+                    self.remove_item(path, index)
+                    return
                 raise AttachError(
                     f"{self.where(*path, index)}: it is to be removed, and &{alias.real.anchor} in "
                     f"it is used in line {self._line(alias.mark)}. Move the anchor there, and run "
                     "this again."
                 )
         self._replace(self.tree.line_start(dash), end, "")
+
+    def _move_to(self, alias: Node) -> None:
+        """What an alias stands for, with its anchor, in the place of the alias. Block style."""
+        target = alias.real
+        lines = self.text[self.tree.line_start(target.start) : target.end].rstrip()
+        line = self.text[self.tree.line_start(alias.mark) : alias.mark]
+        column = len(line) - len(line.lstrip(" -")) + 2
+        lines = shifted(lines, column - self.tree.column(target.start))
+        self._replace(alias.start, alias.end, f"&{target.anchor}\n{lines}")
 
     def _insert(self, at: int, piece: Piece, column: int) -> None:
         before, behind = self.text[:at], self.text[at:]

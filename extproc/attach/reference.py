@@ -95,6 +95,8 @@ class Reference(Source):
             tiers = [name, *(other for other in texts if other != name)]
             lists.append(f"{scalar(name)}: [{', '.join(map(scalar, tiers))}]")
         self._change(self._get_in(self.policy, "routing", "fallback"), f"{{{', '.join(lists)}}}")
+        # Nothing has a price yet, of which it could be a part.
+        self._change(self._get_in(self.policy, "costs", "batch_price"), "1")
         for groups in self._all(self.root, "priority_groups"):
             self._change(groups, *(f"- {self.priority_group(name)}" for name in names))
 

@@ -26,6 +26,11 @@ _UNCLEAR = (
     *(("route", "cluster_header"), ("route", "cluster_specifier_plugin")),
     *(("route", "inline_cluster_specifier_plugin"), ("matcher",)),
 )
+_OURS_OFF = "without_forebay"
+_OFF_PLAIN = {
+    "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
+    "disabled": "true",
+}
 _OFF = '{"@type": type.googleapis.com/envoy.config.route.v3.FilterConfig, disabled: true}'
 
 
@@ -113,13 +118,41 @@ def _check(work: Work, host: Path, given: Sequence[Route]) -> None:
                 )
 
 
-def _agreed(work: Work, given: Sequence[Route], at: tuple[str, ...], drop: set[str]) -> list[str]:
-    """The keys of all the routes that are to be kept; they have to say the same."""
+def _switched_off(work: Work, manager: Manager, given: Sequence[Route]) -> list[Route]:
+    """Those on which an earlier run switched our filters off, and which say no more of filters."""
+    ours, off = work.our_filters(manager), list[Route]()
+    for route in given:
+        config = route.node.get("typed_per_filter_config")
+        names = (
+            [key.text for key, value in config.pairs if value.plain() == _OFF_PLAIN]
+            if config
+            else []
+        )
+        if config and ours and set(ours) <= set(names):
+            if len(names) < len(config.pairs):
+                raise AttachError(
+                    f"{work.draft.where(*route.path)}: its typed_per_filter_config switches "
+                    f"Forebay off. Take {', '.join(ours)} out, and run this again."
+                )
+            off.append(route)
+    return off
+
+
+def _agreed(
+    work: Work,
+    given: Sequence[Route],
+    at: tuple[str, ...],
+    drop: set[str],
+    off: Sequence[Route] = (),
+) -> list[str]:
+    """The keys of all the routes that are to be kept; they have to say the same. `off`: what these
+    say of filters goes."""
     said = list[dict[str, object]]()
     for route in given:
         node = route.node.get(*at)
         plain: dict[str, object] = node.plain() if node is not None else {}
-        said.append({key: value for key, value in plain.items() if key not in drop})
+        gone = {*drop, "typed_per_filter_config"} if route in off else drop
+        said.append({key: value for key, value in plain.items() if key not in gone})
     for other, route in zip(said[1:], given[1:], strict=True):
         if other != said[0]:
             keys = {key for key in {*other, *said[0]} if other.get(key) != said[0].get(key)}
@@ -142,7 +175,7 @@ def _virtual_host(work: Work, manager: Manager, host: int) -> None:
     work.tell_if_lower(path, reference.virtual_host, "request_body_buffer_limit")
 
     given = [route for route in manager.routes(host) if is_given(work, route)]
-    kept = _agreed(work, given, (), {"name", "match", "route"})
+    kept = _agreed(work, given, (), {"name", "match", "route"}, _switched_off(work, manager, given))
     kept_actions = _agreed(work, given, ("route",), _SUPERSEDED)
     for route in given:
         _tell_of(work, route)
@@ -164,6 +197,7 @@ def _virtual_host(work: Work, manager: Manager, host: int) -> None:
     for route in manager.routes(host):
         if route.admits:
             _tiers(work, route)
+    draft.moving.add(_OURS_OFF)
     for route in reversed(manager.routes(host)):
         if is_given(work, route):
             draft.remove_item(here, int(route.path[-1]))
@@ -272,7 +306,7 @@ def _leave_alone(work: Work, manager: Manager, path: Path) -> bool:
     lines = [f"  {scalar(names[0])}: &without {_OFF}"]
     lines += [f"  {scalar(name)}: *without" for name in names[1:]]
     remark = " # as before: nothing of Forebay acts here"
-    piece = Source("\n".join([f"{key}: &without_forebay{remark}", *lines, ""]))
+    piece = Source("\n".join([f"{key}: &{_OURS_OFF}{remark}", *lines, ""]))
     if config is None:
         draft.add_pair(path, piece.pair(piece.root, key))
         return True

@@ -9,7 +9,7 @@ from typing import cast
 import yaml
 
 from extproc import config
-from extproc.attach import routes, steps
+from extproc.attach import renewal, routes, steps
 from extproc.attach.choice import choose
 from extproc.attach.draft import Draft
 from extproc.attach.errors import AttachError
@@ -78,6 +78,7 @@ def attach(text: str, options: Options | None = None) -> Attached:
         steps.access_log(work, manager)
     steps.clusters(work)
     steps.around(work)
+    renewal.renew(work)
     if draft.unfolded:
         lines = ", ".join(map(str, sorted(set(draft.unfolded))))
         notes.append(f"Rewritten from braces to lines, to make room (line {lines}).")

@@ -74,9 +74,10 @@ def _more_pools(work: Work) -> None:
     for name in work.pools:
         if work.draft.get(*path).pair(name) is None:
             work.draft.add_pair(path, pair_of(work.reference.pool_lines[name]))
+            named = ", and name it in `routing`: until then requests go there only if they ask for"
+            named = "" if name in work.embedders else f"{named} its model"
             work.note(
-                f"node.metadata.forebay.pools.{name}: new. Check its `model` and `slots`, and name "
-                "it in `routing`: until then requests go there only if they ask for its model."
+                f"node.metadata.forebay.pools.{name}: new. Check its `model` and `slots`{named}."
             )
 
 

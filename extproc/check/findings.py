@@ -11,6 +11,9 @@ Severity = Literal["error", "warning"]
 
 _WIDTH = 100
 
+RENEW = "Let `forebay attach FILE` do it,"
+"""Of what attach adds or renews in a file that it, or an earlier version, made."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -7,10 +7,10 @@ share of it goes large) is said both ways. Nothing here holds a piece of the pro
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from extproc import openai
+from extproc import caps, openai
 from extproc.admission import CLASSES
-from extproc.caps import lower_to_tenants
 from extproc.config import Config, PoolConfig
+from extproc.decision.facts import Decision, PoolFacts, Refused, Score, Way
 from extproc.front import tenant_at
 from extproc.judging import Judging, make_judging
 from extproc.policy import enforced
@@ -42,73 +42,6 @@ class Asked:
     down: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How hard the request is, by `policy`."""
-
-    policy: str
-    share: float
-    """Of the judged requests, what goes large: those with the highest scores."""
-    score: float
-    parts: dict[str, float]
-    """What each counted feature adds to it or takes off, the weightiest first."""
-    usual_rank: tuple[float, float] | None
-    """Learned: between which shares of the scores that the model was compared on it lies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way that it may go. `when`: empty, where there is only one."""
-
-    when: str
-    reason: str
-    tiers: tuple[str, ...]
-    """Pools, one for each attempt."""
-    if_shed: tuple[str, ...]
-    """What is done instead where the first of them sheds, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    pool: str
-    model: str
-    allowed: bool
-    down: bool
-    fits: bool
-    """Prompt and answer, as estimated; an unknown context takes all."""
-    context: int | None
-    usd: float | None
-    """Of this request; None: the pool has no price."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    tenant: str
-    """As metrics call it."""
-    pin: str
-    request_class: str
-    path: str
-    model: str
-    streamed: bool
-    prompt_tokens: int
-    completion_tokens: int
-    """All answers': as many as it allows, or else an assumption."""
-    completion_assumed: bool
-    caps: tuple[str, ...]
-    """What limits its answer."""
-    score: Score | None
-    """None: it is not scored."""
-    ways: tuple[Way, ...]
-    pools: tuple[PoolFacts, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    status: int
-    code: str
-    message: str
-
-
 def decide(config: Config, asked: Asked) -> Decision | Refused:
     """Raises Undecided, and ConfigError for a model's file that cannot be used."""
     if unknown := sorted(asked.down - config.pools.keys()):
@@ -120,7 +53,7 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
             raise openai.no_such_path()
         tenant = tenant_at(asked.path, Tenants(config).resolve(asked.tenant), config)
         request = openai.parse(asked.path, asked.body)
-        lower_to_tenants(request, tenant.most_tokens)
+        caps.lower_to_tenants(request, tenant.most_tokens)
         plan = _plan(config, judging.difficulty, request, tenant, asked)
     except UnknownTenant:
         return Refused(403, "unknown_tenant", "the policy does not name this tenant")
@@ -137,6 +70,11 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
             (when, _plan(config, _Always(score.policy, large=large), request, tenant, asked))
             for when, large in _whens(score)
         ]
+    if (thrifty := _frugal(config, request, tenant, asked)) is not None:
+        share, spared = thrifty
+        if any((spared.pools, spared.reason) != (made.pools, made.reason) for _, made in ways):
+            over = f"if over {share:.0%} of its budget is spent"
+            ways = [(over, spared), *((when or "if not", made) for when, made in ways)]
     each = _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     completion = each * request.sequences
     return Decision(
@@ -149,7 +87,7 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         prompt_tokens=request.prompt_tokens_estimate,
         completion_tokens=completion,
         completion_assumed=request.max_tokens is None,
-        caps=tuple(_caps(config, tenant, request)),
+        caps=tuple(_caps(config, tenant, request, _class_of(tenant, asked))),
         score=score,
         ways=tuple(_way(config, tenant, when, made) for when, made in ways),
         pools=tuple(
@@ -177,11 +115,33 @@ def _plan(
     request: openai.Request,
     tenant: Tenant,
     asked: Asked,
+    *,
+    frugal: bool = False,
 ) -> Plan:
+    """Raises Unroutable, and ApiError."""
     policy = enforced(config, {}, None, difficulty)
     contract = policy.own_members(request, asked.body).contract
-    budget_ms = asked.latency_budget_ms
-    return policy.route(request, tenant, budget_ms, asked.down, contract=contract, counts=False)
+    return policy.route(
+        request,
+        tenant,
+        asked.latency_budget_ms,
+        asked.down,
+        contract=contract,
+        frugal=frugal,
+        counts=False,
+    )
+
+
+def _frugal(
+    config: Config, request: openai.Request, tenant: Tenant, asked: Asked
+) -> tuple[float, Plan] | None:
+    """Above which share of its tenant's budget it goes otherwise, and how; None: there is none."""
+    budget = tenant.rules.budget if tenant.rules else None
+    if budget is None:
+        return None
+    difficulty = _Always("", large=True)  # it is not judged then
+    plan = _plan(config, difficulty, request, tenant, asked, frugal=True)
+    return budget.soft / budget.most, plan
 
 
 def _tokens_needed(request: openai.Request) -> int:
@@ -226,17 +186,21 @@ def _whens(score: Score) -> list[tuple[str, bool]]:
     return [(f"if it is {hardest}", True), ("if not", False)]
 
 
-def _caps(config: Config, tenant: Tenant, request: openai.Request) -> list[str]:
+def _caps(config: Config, tenant: Tenant, request: openai.Request, request_class: str) -> list[str]:
     expiry = config.expiry(tenant.label, request.path)
-    caps = [f"it has to have ended {expiry.deadline_s:g} s after it came (deadline)"]
-    if request.lowered_to is not None:
-        caps.append(f"{request.lowered_to:,} tokens an answer (max_output_tokens)")
-    elif request.max_tokens:
-        caps.append(f"{request.max_tokens:,} tokens an answer (the client's)")
+    since = "it got its slot" if request_class == "batch" else "it came"
+    limits = [f"it has to have ended {expiry.deadline_s:g} s after {since} (deadline)"]
+    if request.path == openai.EMBEDDINGS:
+        return limits
+    if request.max_tokens is not None:
+        whose = "the client's" if request.lowered_to is None else "the tenant's max_output_tokens"
+        limits.append(f"{request.max_tokens:,} tokens an answer ({whose})")
     admission = config.admission
-    if "shorter" in admission.on_overload and request.path != openai.EMBEDDINGS:
-        caps.append(f"{admission.shorter_tokens:,} tokens, if it has to queue (shorter_tokens)")
-    return caps
+    if "shorter" in admission.on_overload:
+        limits.append(f"{admission.shorter_tokens:,} tokens, if it has to queue (shorter_tokens)")
+    if config.response.cap_to_deadline:
+        limits.append("what fits before the deadline, if it could only be cut (cap_to_deadline)")
+    return limits
 
 
 def _way(config: Config, tenant: Tenant, when: str, plan: Plan) -> Way:
@@ -247,8 +211,8 @@ def _way(config: Config, tenant: Tenant, when: str, plan: Plan) -> Way:
         if word == "smaller" and plan.smaller:
             instead.append(f"the smaller pool: {', '.join(plan.smaller)}")
         if word == "overflow":
-            ways = [", ".join(from_overflow(plan, pool)) for pool in plan.overflow]
-            instead += [f"overflow: {way}" for way in ways]
+            for pool in plan.overflow:
+                instead.append(f"overflow: {', '.join(from_overflow(plan, pool))}")
     return Way(when, plan.reason, plan.pools, (*instead, "429 overloaded"))
 
 

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from extproc.decision.report import Decision, Refused, Score
+from extproc.decision.facts import Decision, Refused, Score
 
 _MOST_PARTS = 6
 

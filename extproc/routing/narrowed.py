@@ -9,15 +9,13 @@ def without(plan: Plan, pools: Collection[str], why: str) -> Plan | None:
     """None: no pool is left. `why`, for a person to read, joins the reason where the first of them
     is gone."""
     kept = tuple(pool for pool in plan.pools if pool not in pools)
-    if kept == plan.pools:
-        return plan
     if not kept:
         return None
     first = kept[0]
     smaller = tuple(pool for pool in plan.smaller if pool not in pools)
     if smaller[:1] != plan.smaller[:1] or smaller[:1] == (first,):
         smaller = ()
-    return plan._replace(
+    narrowed = plan._replace(
         pools=kept,
         reason=plan.reason if first == plan.pools[0] else f"{plan.reason}; {why}",
         wanted=first if plan.wanted in pools else plan.wanted,
@@ -25,6 +23,7 @@ def without(plan: Plan, pools: Collection[str], why: str) -> Plan | None:
         instead_of="" if plan.instead_of in (*pools, first) else plan.instead_of,
         overflow=tuple(pool for pool in plan.overflow if pool not in (*pools, first)),
     )
+    return plan if narrowed == plan else narrowed
 
 
 def from_overflow(plan: Plan, pool: str) -> tuple[str, ...]:

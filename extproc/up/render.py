@@ -15,7 +15,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -28,6 +28,7 @@ from extproc.extras import install
 
 _BACKEND_WITHIN_S = 180.0
 _STILL_WAITING_EVERY_S = 10.0
+_WANTS_A_KEY = ("status 401", "status 403")
 
 
 class UpError(Exception):
@@ -235,7 +236,13 @@ def _models(
         _BACKEND_WITHIN_S,
         check,
         lambda why, s: say(f"still waiting for {name} ({why}), {s:.0f} of {_BACKEND_WITHIN_S:g} s"),
+        _WANTS_A_KEY,
     )
+    if answer in _WANTS_A_KEY:
+        raise UpError(
+            f"backend {name}: {url}/v1/models: {answer}. It wants a key, and `up` has none. A "
+            "hosted API: as in envoy/hosted.yaml, whose TLS tells `up` to take the cluster as it is"
+        )
     if isinstance(answer, str):
         raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")
     try:
@@ -256,8 +263,10 @@ def until_answered(
     limit_s: float,
     check: Callable[[], None],
     still_waiting: Callable[[str, float], None] = lambda why, waited_s: None,
+    final: Collection[str] = (),
 ) -> bytes | str:
-    """GET until it answers 200: its body; or, when the time is over, why it did not."""
+    """GET until it answers 200: its body; or, when the time is over, why it did not. `final`: such
+    reasons for which there is no use in waiting."""
     began = said = time.monotonic()
     why = "no answer"
     while (now := time.monotonic()) < began + limit_s:
@@ -270,6 +279,8 @@ def until_answered(
                 return answer.read()
         except urllib.error.HTTPError as error:
             why = f"status {error.code}"
+            if why in final:
+                return why
         except urllib.error.URLError as error:
             why = str(getattr(error.reason, "strerror", None) or error.reason).lower()
         except OSError as error:

@@ -8,12 +8,12 @@ from typing import Any
 
 
 @contextmanager
-def admin_port(path: str | None, body: bytes) -> Iterator[str]:
-    """Its URL; `body` is at `path`, and nothing elsewhere. None: it is everywhere."""
+def admin_port(path: str | None, body: bytes, status: int = 200) -> Iterator[str]:
+    """Its URL; `body` is at `path`, with this status, and nothing elsewhere. None: everywhere."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if path in (None, self.path) else 404)
+            self.send_response(status if path in (None, self.path) else 404)
             self.end_headers()
             self.wfile.write(body)
 

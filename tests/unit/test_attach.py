@@ -86,6 +86,7 @@ def test_the_reference_config_is_what_attach_makes_of_a_plain_one() -> None:
     for pool in pools.values():  # what only a person can know, and no option says
         for key in set(pool) - {"model", "slots", "context"}:
             del pool[key]
+    reference["node"]["metadata"]["forebay"]["costs"] = {"batch_price": 1}
     assert document == reference
 
 
@@ -209,6 +210,67 @@ def test_a_pool_can_be_added_later() -> None:
     assert from_document(document).config.pools["large"].endpoints == ("http://127.0.0.1:8102",)
     assert any("forebay.pools.large: new" in note for note in attached.notes)
     assert attach(attached.text).text == attached.text
+
+
+def test_a_pool_for_embeddings_can_be_added_later() -> None:
+    """Its route stood aside at first, and had what other routes are switched off by."""
+    first = "              # Everything goes to the 7B; nobody has tried the 70B yet.\n"
+    match = "              - match: {prefix: /%s}\n                route: {cluster: %s}\n"
+    more = match % ("v1/embeddings", "large") + match % ("a", "web") + match % ("b", "web")
+    text = PLAIN.replace(first, more + first)
+    before = attach(text, Options(pools=("small",)))
+    assert any("run this with --pool" in note for note in before.notes)
+    attached = attach(before.text, BOTH)
+    document = load(attached.text)
+    assert [finding for finding in check(document) if finding.severity == "error"] == []
+    assert {"prefix": "/v1/embeddings"} not in [route["match"] for route in routes(document)]
+    off = [
+        route
+        for route in routes(document)
+        if route["match"] in ({"prefix": "/a"}, {"prefix": "/b"})
+    ]
+    kept = [
+        r for r in routes(load(before.text)) if r["match"] in ({"prefix": "/a"}, {"prefix": "/b"})
+    ]
+    assert off == kept
+    assert len(off) == 2
+
+
+def test_what_an_earlier_version_put_in_is_renewed() -> None:
+    old = load(REFERENCE.read_text())
+    for name in ("small", "large"):
+        source = lua_of(
+            cluster(old, name)["typed_extension_protocol_options"][HTTP[-1]]["http_filters"]
+        )
+        source["inline_string"] = "-- earlier: x-forebay-tier\nfunction envoy_on_request(h) end\n"
+    of = {f["name"].rpartition(".")[2]: f for f in manager(old)["http_filters"]}
+    lua_of([of["lua"]])["inline_string"] = "-- earlier: hide_usage\n"
+    of["ext_proc"]["typed_config"]["metadata_options"]["receiving_namespaces"]["untyped"] = [
+        *("forebay", "forebay_request", "pg")
+    ]
+    del of["json_to_metadata"]["typed_config"]["response_rules"]["allow_content_types_regex"]
+    tag = manager(old)["access_log"][0]["typed_config"]["common_config"]["custom_tags"][0]
+    tag["value"] = tag["value"].replace("%DYNAMIC_METADATA(forebay_tier:refused)%\n", "")
+    for route in routes(old)[:2]:
+        del route["response_headers_to_add"][2:], route["route"]["hash_policy"]
+    text = dump(old)
+    before = [f.rule for f in check(old)]
+    assert before.count("tier-lua-old") == 2
+    assert {"access-log-tag", "hosted-refusals", "model-not-told"} <= set(before)
+
+    attached = attach(text)
+
+    assert load(attached.text) == load(REFERENCE.read_text())
+    assert check(load(attached.text)) == []
+    renewed = [note for note in attached.notes if "not this version's; it is now" in note]
+    assert len(renewed) == 3, "the Lua that the tiers share, the front's, and the tag of the log"
+    again = attach(attached.text)
+    assert (again.text, again.notes) == (attached.text, [])
+
+
+def lua_of(filters: list[Any]) -> Any:
+    found = next(f for f in filters if f["typed_config"]["@type"].endswith(".Lua"))
+    return found["typed_config"]["default_source_code"]
 
 
 def test_a_policy_that_is_there_stays_and_its_headers_are_used() -> None:
@@ -617,7 +679,7 @@ def test_the_command_shows_a_diff_and_writes_only_when_told(tmp_path: Path) -> N
     assert (tmp_path / "envoy.yaml.bak").read_text() == plain
     assert "tenant_header: x-tenant-id" in file.read_text()
     again = _run(str(file), "--write")
-    assert "nothing to do" in again.output
+    assert "nothing to add" in again.output
 
 
 @pytest.mark.parametrize(

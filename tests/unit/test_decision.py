@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from extproc.cli import app
 from extproc.config import Config
-from extproc.decision.report import Asked, Decision, Refused, Undecided, decide
+from extproc.decision.facts import Decision, Refused
+from extproc.decision.report import Asked, Undecided, decide
 from extproc.routing import Router, prior
 from extproc.routing.difficulty import Prior, Scored
 from extproc.routing.features import features
@@ -140,6 +141,66 @@ def test_what_a_gateway_does_is_one_of_the_ways(
             down=down,
         )
         assert (plan.pools, plan.reason) in [(way.tiers, way.reason) for way in found.ways]
+
+
+def decided_by(policy: dict[str, Any], asked: Asked) -> Decision | Refused:
+    return decide(Config.model_validate(POLICY | policy), asked)
+
+
+def test_what_overflows_is_said_where_a_pool_sheds() -> None:
+    found = decided_by({"admission": {"on_overload": ["overflow", "shed"]}}, Asked(body("Why?")))
+    assert isinstance(found, Decision)
+    assert found.ways[0].if_shed == ("429 overloaded",), "small does not fall back to hosted"
+    found = decided_by(
+        {"admission": {"on_overload": ["overflow", "shed"]}}, Asked(body("Compare these two"))
+    )
+    assert isinstance(found, Decision)
+    assert found.ways[0].if_shed == ("overflow: hosted", "429 overloaded")
+
+
+def test_embeddings_go_to_the_pools_that_serve_them() -> None:
+    vectors = {"vectors": {"model": "v", "slots": 1, "serves": "embeddings"}}
+    policy = {"pools": POLICY["pools"] | vectors, "cache": {"exact": {}}}
+    for_it = json.dumps({"model": "auto", "input": ["a", "b"]}).encode()
+    found = decided_by(policy, Asked(for_it, path="/v1/embeddings"))
+    assert isinstance(found, Decision)
+    assert [(way.tiers, way.reason) for way in found.ways] == [(("vectors",), "embeddings")]
+    assert [pool.pool for pool in found.pools if pool.allowed] == ["vectors"]
+    assert found.ways[0].if_shed == ("429 overloaded",), "vectors are never cached"
+    elsewhere = decided_by(policy, Asked(body(model="v")))
+    assert isinstance(elsewhere, Refused)
+    assert (elsewhere.status, elsewhere.code) == (400, "model_not_served_here")
+    none = decided_by({}, Asked(for_it, path="/v1/embeddings"))
+    assert isinstance(none, Refused)
+    assert (none.status, none.code) == (404, "model_not_found")
+
+
+def test_what_only_vllm_knows_goes_to_vllm_alone() -> None:
+    hosted = {"model": "h", "slots": 1, "overflow_only": True, "server": "other"}
+    policy = {"pools": POLICY["pools"] | {"hosted": hosted}}
+    found = decided_by(policy, Asked(body("Compare these", guided_json={})))
+    assert isinstance(found, Decision)
+    assert found.ways[0].tiers == ("large",)
+    refused = decided_by(policy, Asked(body(model="h", guided_json={})))
+    assert isinstance(refused, Refused)
+    assert (refused.status, "`guided_json`" in refused.message) == (400, True)
+
+
+def test_a_tenants_caps_its_class_and_its_budget_are_said() -> None:
+    tenant = {"class": "batch", "max_output_tokens": 10, "budget": {"usd": 1, "soft": 0.5}}
+    policy = {"tenants": {"acme": tenant}, "response": {"cap_to_deadline": True}}
+    found = decided_by(policy, Asked(body("Compare these", max_tokens=50), tenant="acme"))
+    assert isinstance(found, Decision)
+    assert found.completion_tokens == 10
+    assert found.caps == (
+        "it has to have ended 120 s after it got its slot (deadline)",
+        "10 tokens an answer (the tenant's max_output_tokens)",
+        "what fits before the deadline, if it could only be cut (cap_to_deadline)",
+    )
+    assert [(way.when, way.tiers[0], way.reason) for way in found.ways] == [
+        ("if over 50% of its budget is spent", "small", "budget"),
+        ("if not", "large", "word-compare"),
+    ]
 
 
 def test_costs_are_those_of_each_pool_and_half_for_batch_here() -> None:

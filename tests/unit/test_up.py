@@ -16,8 +16,9 @@ LLAMA = {"id": "llama", "max_model_len": 8000}
 
 
 def server(listed: Any) -> AbstractContextManager[str]:
-    """The URL of a server that answers every GET with this list of models."""
-    return admin_port(None, json.dumps({"object": "list", "data": listed}).encode())
+    """The URL of a server that answers every GET with this list of models, or with this status."""
+    status = listed if isinstance(listed, int) else 200
+    return admin_port(None, json.dumps({"object": "list", "data": listed}).encode(), status)
 
 
 def pools(folder: Path, *replicas_of_small: Any) -> dict[str, Any]:
@@ -61,3 +62,9 @@ def test_replicas_with_different_models_are_refused_by_name(tmp_path: Path) -> N
 def test_a_server_that_names_no_model_is_refused(tmp_path: Path, listed: Any, said: str) -> None:
     with pytest.raises(UpError, match=f"backend small: .*{said}"):
         pools(tmp_path, [QWEN], listed)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_wants_a_key_is_not_waited_for(tmp_path: Path, status: int) -> None:
+    with pytest.raises(UpError, match=f"backend small: .*status {status}. It wants a key"):
+        pools(tmp_path, status)

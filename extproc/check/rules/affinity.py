@@ -4,7 +4,7 @@ say so: each part alone does nothing, or spreads requests by chance."""
 from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Cluster, Route
-from extproc.check.findings import Finding, warning
+from extproc.check.findings import RENEW, Finding, warning
 from extproc.check.reading import text
 from extproc.config.tree import dig, items, mapping
 from extproc.wire import PREFIX_HEADER
@@ -35,7 +35,7 @@ def no_ring(bootstrap: Bootstrap) -> Iterator[Finding]:
                     route.spot.at("route.hash_policy"),
                     f"It makes no hash of {PREFIX_HEADER}: a ring without a hash chooses by "
                     "chance.",
-                    f"hash_policy: [{{header: {{header_name: {PREFIX_HEADER}}}}}]",
+                    f"{RENEW} or write hash_policy: [{{header: {{header_name: {PREFIX_HEADER}}}}}]",
                 )
             for spot, names in (
                 (route.spot, route.message.request_headers_to_remove),

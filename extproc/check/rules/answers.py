@@ -5,7 +5,7 @@ from itertools import zip_longest
 
 from extproc.accounting import LOG_LINES
 from extproc.check.bootstrap import Bootstrap, Door, Filter
-from extproc.check.findings import Finding, error, warning
+from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import Reader, Spot, texts
 from extproc.config.tree import dig, mapping
 from extproc.wire import LOG_TAG
@@ -14,6 +14,7 @@ _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
 _SSE = ".sse_to_metadata.v3.SseToMetadata"
+_MODEL_HEADER = "x-forebay-model"
 _FEW_BYTES = 8192  # Envoy's default for max_event_size
 
 
@@ -40,7 +41,7 @@ def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
                     spot.at("typed_config.common_config.custom_tags"),
                     f"The processor counts from the tag {LOG_TAG}, in which {_odd(lines)}: it "
                     "learns no tokens, no times and no attempts.",
-                    f"Take the tag {LOG_TAG} from this version's envoy/envoy.yaml.",
+                    f"{RENEW} or take the tag {LOG_TAG} from this version's envoy/envoy.yaml.",
                 )
 
 
@@ -190,4 +191,20 @@ def _spot(door: Door, position: int) -> Spot:
     return door.filters[position].spot
 
 
-RULES = (access_log, counting, request_rules, event_size, hide_usage, plain_events)
+def model_told(bootstrap: Bootstrap) -> Iterator[Finding]:
+    for door in bootstrap.model_doors:
+        for route in door.admit_routes:
+            places = (route.message, route.host.message)
+            added = {
+                o.header.key.lower() for p in places for o in p.response_headers_to_add if o.header
+            }
+            if _MODEL_HEADER not in added:
+                yield warning(
+                    "model-not-told",
+                    route.spot.at("response_headers_to_add"),
+                    f"Answers of this route do not say whose they are: no {_MODEL_HEADER}.",
+                    f"{RENEW} or take this header from this version's envoy/envoy.yaml.",
+                )
+
+
+RULES = (access_log, counting, request_rules, event_size, hide_usage, plain_events, model_told)

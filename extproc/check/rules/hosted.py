@@ -4,7 +4,7 @@ get the one or the other. envoy/hosted.yaml is how it should be."""
 from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Cluster, Filter
-from extproc.check.findings import Finding, error, warning
+from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import Node, text, texts
 from extproc.config.tree import dig, items, mapping
 
@@ -153,8 +153,6 @@ def _auto(cluster: Cluster, key: str) -> bool:
 
 
 def refusals(bootstrap: Bootstrap) -> Iterator[Finding]:
-    if not any(True for _ in _others(bootstrap)):
-        return
     for door, _ in bootstrap.gateways:
         for one in door.filters:
             if one.is_a(".lua.v3.Lua") and not one.elsewhere:
@@ -165,9 +163,10 @@ def refusals(bootstrap: Bootstrap) -> Iterator[Finding]:
                     yield warning(
                         "hosted-refusals",
                         one.spot,
-                        "What an API says of this gateway's credential or account reaches clients, "
-                        "as a 401 or 429 that looks like theirs.",
-                        "Take the Lua filter from this version's envoy/envoy.yaml.",
+                        "What a server or an API says of this gateway's credential, model name, "
+                        "path or account reaches clients, as a 401 to 405 or 429 that looks like "
+                        "theirs.",
+                        f"{RENEW} or take the Lua filter from this version's envoy/envoy.yaml.",
                     )
 
 

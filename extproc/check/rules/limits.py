@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap
-from extproc.check.findings import Finding, warning
+from extproc.check.findings import RENEW, Finding, warning
 from extproc.limits import rules_of
 from extproc.limits.rules import HEADERS
 
@@ -24,7 +24,7 @@ def told(bootstrap: Bootstrap) -> Iterator[Finding]:
                 processor.spot.at("metadata_options.receiving_namespaces.untyped"),
                 "Envoy drops what the processor tells of limits: no admitted answer has "
                 "x-ratelimit headers, and clients meet their limits unwarned.",
-                f"Add {_NAMESPACE} to untyped.",
+                f"{RENEW} or add {_NAMESPACE} to untyped.",
             )
     for door in bootstrap.model_doors:
         for route in door.admit_routes:
@@ -41,7 +41,7 @@ def told(bootstrap: Bootstrap) -> Iterator[Finding]:
                     "Tenants have limits, and answers of this route do not say what is left: no "
                     + ", ".join(f"x-ratelimit-{name}" for name in missing)
                     + ".",
-                    "Take these headers from the route admit_stream of envoy/envoy.yaml.",
+                    f"{RENEW} or take them from the route admit_stream of envoy/envoy.yaml.",
                 )
 
 

@@ -275,7 +275,7 @@ def _unused(config: Config) -> _Said:
             "No pool serves embeddings: such requests are refused.",
             "Add serves: embeddings to a pool, or leave this out.",
         )
-    if "batch_price" in config.costs.model_fields_set and not any(pool.price for pool in pools):
+    if config.costs.batch_price != 1 and not any(pool.price for pool in pools):
         yield (
             "costs.batch_price",
             "Nothing has a cost: no pool has a price.",

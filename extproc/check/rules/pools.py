@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 
 from extproc.check.bootstrap import Bootstrap, Cluster, Filter
-from extproc.check.findings import Finding, error
+from extproc.check.findings import RENEW, Finding, error
 from extproc.check.reading import Reader, text, texts
 
 _TIER_HEADER = "x-forebay-tier"
@@ -109,7 +109,8 @@ def tier_lua(bootstrap: Bootstrap) -> Iterator[Finding]:
                     "This Lua filter is of an earlier version: a client's own priority, cache_salt "
                     "and request_id reach the servers, and what the policy has to say there does "
                     "not.",
-                    "Take the Lua filter of the cluster small from this version's envoy.yaml.",
+                    f"{RENEW} or take the Lua filter of the cluster small from this version's "
+                    "envoy/envoy.yaml.",
                 )
             continue
         what = "stands before the tier header is set" if rewrites else "is missing"
@@ -118,8 +119,8 @@ def tier_lua(bootstrap: Bootstrap) -> Iterator[Finding]:
             cluster.options_spot.at("http_filters"),
             f"The Lua filter that writes this tier's model name into each attempt {what}: the "
             "servers are asked for a model by the client's name for it, and answer 404.",
-            "Take the Lua filter of the cluster small from envoy/envoy.yaml, after the tier "
-            "header.",
+            f"{RENEW} or take the Lua filter of the cluster small from envoy/envoy.yaml, after the "
+            "tier header.",
         )
 
 

@@ -140,7 +140,7 @@ def metadata(bootstrap: Bootstrap) -> Iterator[Finding]:
                 processor.spot.at("metadata_options.receiving_namespaces.untyped"),
                 f"Envoy drops the processor's metadata under {', '.join(missing)}: "
                 f"{'; '.join(lost[name] for name in missing)}.",
-                f"untyped: [{', '.join(NAMESPACES)}]",
+                "untyped: [forebay, forebay_request, forebay_limits, pg]",
             )
 
 

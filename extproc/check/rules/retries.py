@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from extproc.check.bootstrap import Bootstrap, Route
-from extproc.check.findings import Finding, error, warning
+from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import text
 from extproc.config import Config
 from extproc.config.tree import items, mapping
@@ -154,7 +154,7 @@ def priority_groups(bootstrap: Bootstrap) -> Iterator[Finding]:
                     place.at("priority_groups"),
                     f"{', '.join(lacking)} is not among them: Envoy skips it in the processor's "
                     "list.",
-                    ", ".join(_group(name) for name in lacking),
+                    f"{RENEW} or write " + ", ".join(_group(name) for name in lacking),
                 )
             for name in bootstrap.policy.pools:
                 clusters = {text(mapping(c).get("cluster_name")) for c in groups.get(name, [])}

@@ -1,0 +1,125 @@
+"""What an earlier version of Forebay put into the file: its own texts (Lua, the log's tag) become
+this version's, and lists of ours get what is new. Values that a policy may choose stay."""
+
+from extproc.attach.bootstrap import Route, cluster_path, is_a, kinds
+from extproc.attach.draft import Path
+from extproc.attach.tree import Node
+from extproc.attach.work import Work
+
+_ALONE = "(chat/)?completions"
+_LUA = ("typed_config", "default_source_code")
+
+
+def renew(work: Work) -> None:
+    """After all steps that add whole pieces: what these added is new already."""
+    for manager in work.managers:
+        path: Path = (*manager.path, "http_filters")
+        for n, theirs in enumerate(manager.node.seq("http_filters")):
+            for mine in work.reference.filters:
+                if work.reference.is_same_filter(mine, theirs):
+                    _filter(work, (*path, n), mine)
+        _access_log(work, manager.path)
+        for host, _ in enumerate(manager.node.seq("route_config", "virtual_hosts")):
+            for route in manager.routes(host):
+                if route.admits:
+                    _admit_route(work, route)
+                _embeddings(work, route)
+    for name in work.pools:
+        _tier(work, cluster_path(work.draft, name))
+
+
+def _filter(work: Work, path: Path, mine: Node) -> None:
+    if is_a(kinds(mine), "Lua"):
+        _text(work, (*path, *_LUA), mine.get(*_LUA), "inline_string")
+    elif is_a(kinds(mine), "ExternalProcessor"):
+        key = ("typed_config", "metadata_options", "receiving_namespaces", "untyped")
+        if (theirs := work.draft.find(*path, *key)) is not None:
+            work.complete_list((*path, *key), mine.seq(*key), _same_text, len(theirs.items))
+    elif is_a(kinds(mine), "JsonToMetadata"):
+        rules = ("typed_config", "response_rules")
+        theirs, wanted = work.draft.get(*path, *rules), mine.get(*rules)
+        if wanted and theirs.get("allow_content_types") is None:
+            work.complete((*path, *rules), wanted, ("allow_content_types_regex",))
+
+
+def _access_log(work: Work, manager: Path) -> None:
+    common = ("typed_config", "common_config")
+    mine = work.reference.manager.seq("access_log")[0]
+    wanted = mine.seq(*common, "custom_tags")
+    for n, log in enumerate(work.draft.get(*manager).seq("access_log")):
+        if log.word(*common, "log_name") != mine.word(*common, "log_name"):
+            continue
+        path: Path = (*manager, "access_log", n, *common)
+        if work.draft.find(*path, "custom_tags") is None:
+            work.complete(path, _found(mine, *common), ("custom_tags",))
+        here: Path = (*path, "custom_tags")
+        work.complete_list(here, wanted, _same_tag, 0)
+        for at, tag in enumerate(work.draft.get(*here).seq()):
+            for ours in wanted:
+                if _same_tag(ours, tag):
+                    _text(work, (*here, at), ours, "value")
+
+
+def _admit_route(work: Work, route: Route) -> None:
+    ours = [r for r in work.reference.routes if Route(r, ()).admits]
+    ours = next((r for r in ours if r.word("name") == route.node.word("name")), ours[0])
+    key = "response_headers_to_add"
+    if not work.complete(route.path, ours, (key,)):
+        path: Path = (*route.path, key)
+        theirs = work.draft.get(*path).seq()
+        work.complete_list(path, ours.seq(key), _same_header, len(theirs))
+    work.complete((*route.path, "route"), _found(ours, "route"), ("hash_policy",))
+
+
+def _embeddings(work: Work, route: Route) -> None:
+    """A path more, where ours match none but those of an earlier version."""
+    at = ("match", "safe_regex")
+    ours = (r for r in work.reference.routes if r.word("name") == route.node.word("name"))
+    wanted = next((r.get(*at) for r in ours if "embeddings" in r.word(*at, "regex")), None)
+    if wanted is None or (node := wanted.get("regex")) in work.reference.changes or not node:
+        return
+    without = node.text.replace("|embeddings", "")
+    if route.node.word(*at, "regex") in (without, without.replace("((chat/)?completions)", _ALONE)):
+        work.draft.replace_scalar((*route.path, *at), "regex", work.reference, wanted)
+
+
+def _tier(work: Work, cluster: Path) -> None:
+    path: Path = (*cluster, "typed_extension_protocol_options")
+    ours = work.reference.cluster(work.pools[0], first=True).get(str(path[-1]))
+    assert ours
+    options = ours.pairs[0][0].text
+    wanted = next(f for f in ours.seq(options, "http_filters") if is_a(kinds(f), "Lua"))
+    for n, theirs in enumerate(work.draft.get(*path).seq(options, "http_filters")):
+        if is_a(kinds(theirs), "Lua") and any("x-forebay-tier" in w.text for w in theirs.scalars()):
+            here: Path = (*path, options, "http_filters", n, *_LUA)
+            _text(work, here, wanted.get(*_LUA), "inline_string")
+
+
+def _text(work: Work, path: Path, wanted: Node | None, key: str) -> None:
+    """A text that is Forebay's alone, as this version has it."""
+    theirs = work.draft.find(*path, key)
+    if wanted is None or theirs is None or theirs.text == wanted.word(key):
+        return
+    work.note(
+        f"{work.draft.where(*path, key)}: not this version's; it is now. If you had changed it, "
+        "change it again."
+    )
+    work.draft.replace_scalar(path, key, work.reference, wanted)
+
+
+def _found(node: Node, *path: str) -> Node:
+    found = node.get(*path)
+    assert found, path
+    return found
+
+
+def _same_text(mine: Node, theirs: Node) -> bool:
+    return mine.text == theirs.text
+
+
+def _same_tag(mine: Node, theirs: Node) -> bool:
+    return mine.word("tag") == theirs.word("tag")
+
+
+def _same_header(mine: Node, theirs: Node) -> bool:
+    return mine.word("header", "key") == theirs.word("header", "key").lower()
