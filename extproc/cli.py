@@ -211,7 +211,8 @@ def attach(
         bool, typer.Option("--write", help="Write it; the old file becomes FILE.bak.")
     ] = False,
 ) -> None:
-    """Put Forebay into an existing Envoy config. Shows what it would change, as a diff.
+    """Put Forebay into an existing Envoy config, or renew what an earlier version put there. Shows
+    what it would change, as a diff.
 
     Example: forebay attach envoy.yaml --model small=qwen-7b --write
     """

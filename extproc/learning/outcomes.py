@@ -58,7 +58,9 @@ def read(file: Path) -> Outcomes:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = "".join(f"{part}: " for part in first["loc"])
-            raise OutcomesError(f"{file}, line {number}: {where}{first['msg']}") from error
+            raise OutcomesError(
+                f"{file}, line {number}: {where}{first['msg'].removeprefix('Value error, ')}"
+            ) from error
     if not rows:
         raise OutcomesError(f"{file}: has no line")
     rows.sort(key=lambda row: row.time_s)

@@ -28,9 +28,11 @@ class Outcome(BaseModel):
 
     @model_validator(mode="after")
     def _all_features(self) -> Self:
-        if self.features.keys() != set(NAMES):
-            odd = sorted(self.features.keys() ^ set(NAMES))
-            raise ValueError(f"features: not those of this version of Forebay: {', '.join(odd)}")
+        odd = [f"{name} is missing" for name in NAMES if name not in self.features]
+        odd += [f"{name} is none" for name in self.features if name not in NAMES]
+        if odd:
+            more = f", and {len(odd) - 1} more" if len(odd) > 1 else ""
+            raise ValueError(f"features: {odd[0]}{more}; this version of Forebay counts others")
         return self
 
     @property

@@ -240,8 +240,8 @@ def _models(
     )
     if answer in _WANTS_A_KEY:
         raise UpError(
-            f"backend {name}: {url}/v1/models: {answer}. It wants a key, and `up` has none. A "
-            "hosted API: as in envoy/hosted.yaml, whose TLS tells `up` to take the cluster as it is"
+            f"backend {name}: {url}/v1/models: {answer}. It wants a key, and `up` has none. For a "
+            "hosted API see envoy/hosted.yaml: its TLS tells `up` to take the cluster as it is"
         )
     if isinstance(answer, str):
         raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")

@@ -138,6 +138,9 @@ def test_a_soft_mark_needs_the_small_pool() -> None:
     tenant = {"pools": ["large"], "budget": {"usd": 1, "soft": 0.5}}
     findings = check({"forebay": {"pools": pools, "tenants": {"a": tenant}}})
     assert [finding.place for finding in findings] == ["forebay.tenants.a.budget.soft"]
+    tenant = {"pin": "large", "budget": {"usd": 1, "soft": 0.5}}
+    findings = check({"forebay": {"pools": pools, "tenants": {"a": tenant}}})
+    assert [finding.place for finding in findings] == ["forebay.tenants.a.budget.soft"]
 
 
 def test_nothing_in_the_reference_is_said_in_vain() -> None:

@@ -271,6 +271,10 @@ def test_traffic_without_a_gap_is_refused() -> None:
             '{"time_s": 1, "features": {"chars": 1}, "small_right": 0, "large_right": true}',
             "line 2",
         ),
+        (
+            '{"time_s": 1, "features": {"chars": 1}, "small_right": true, "large_right": true}',
+            "line 2: features: words is missing, and 38 more",
+        ),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: str, why: str) -> None:

@@ -242,6 +242,12 @@ def _limits(config: Config) -> _Said:
                 "use it.",
                 "Add it to the tenant's pools, or leave soft out.",
             )
+        elif soft and tenant.pin:
+            yield (
+                f"tenants.{name}.budget.soft",
+                f"A pin goes before it: what leaves the choice to us goes to {tenant.pin}.",
+                "Leave pin or soft out.",
+            )
 
 
 def _unused(config: Config) -> _Said:
