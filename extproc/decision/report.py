@@ -13,10 +13,10 @@ from extproc.caps import lower_to_tenants
 from extproc.config import Config, PoolConfig
 from extproc.front import tenant_at
 from extproc.judging import Judging, make_judging
-from extproc.policy import enforced
+from extproc.policy import Policy, enforced
 from extproc.refusals import Answered
 from extproc.routing import Plan, Unroutable, from_overflow, prior
-from extproc.routing.difficulty import Difficulty, scored
+from extproc.routing.difficulty import scored
 from extproc.routing.features import features
 from extproc.routing.learned import Model, Trees
 from extproc.routing.rules import Judgement, hurried
@@ -63,7 +63,7 @@ class Way:
     when: str
     reason: str
     tiers: tuple[str, ...]
-    """Pools, one for each attempt."""
+    """Pools, one for each attempt; none where the reason is a refusal."""
     if_shed: tuple[str, ...]
     """What is done instead where the first of them sheds, in order."""
 
@@ -121,7 +121,9 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         tenant = tenant_at(asked.path, Tenants(config).resolve(asked.tenant), config)
         request = openai.parse(asked.path, asked.body)
         lower_to_tenants(request, tenant.most_tokens)
-        plan = _plan(config, judging.difficulty, request, tenant, asked)
+        policy = enforced(config, {}, None, judging.difficulty)
+        contract = policy.own_members(request, asked.body).contract
+        plan = _plan(policy, request, tenant, asked)
     except UnknownTenant:
         return Refused(403, "unknown_tenant", "the policy does not name this tenant")
     except Answered as answer:
@@ -131,12 +133,23 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
     except Unroutable as error:
         return Refused(error.status, error.why, str(error))
     score = _score(judging, request) if plan.judged and judging.share is not None else None
-    ways = [("", plan)]
+    policies = [("", policy)]
     if score is not None:
-        ways = [
-            (when, _plan(config, _Always(score.policy, large=large), request, tenant, asked))
+        policies = [
+            (when, enforced(config, {}, None, _Always(score.policy, large=large)))
             for when, large in _whens(score)
         ]
+    ways: list[Way] = []
+    refusal: Unroutable | None = None
+    for when, one in policies:
+        try:
+            plan = _plan(one, request, tenant, asked, contract)
+            ways.append(_way(config, tenant, when, plan))
+        except Unroutable as error:
+            refusal = error
+            ways.append(Way(when, f"refused: {error.status} {error.why}", (), ()))
+    if refusal is not None and not any(way.tiers for way in ways):
+        return Refused(refusal.status, refusal.why, str(refusal))
     each = _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     completion = each * request.sequences
     return Decision(
@@ -151,7 +164,7 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         completion_assumed=request.max_tokens is None,
         caps=tuple(_caps(config, tenant, request)),
         score=score,
-        ways=tuple(_way(config, tenant, when, made) for when, made in ways),
+        ways=tuple(ways),
         pools=tuple(
             _facts(name, pool, tenant, request, completion, config, asked)
             for name, pool in config.pools.items()
@@ -172,14 +185,8 @@ class _Always:
 
 
 def _plan(
-    config: Config,
-    difficulty: Difficulty,
-    request: openai.Request,
-    tenant: Tenant,
-    asked: Asked,
+    policy: Policy, request: openai.Request, tenant: Tenant, asked: Asked, contract: str = ""
 ) -> Plan:
-    policy = enforced(config, {}, None, difficulty)
-    contract = policy.own_members(request, asked.body).contract
     budget_ms = asked.latency_budget_ms
     return policy.route(request, tenant, budget_ms, asked.down, contract=contract, counts=False)
 
