@@ -63,6 +63,10 @@ class Injections:
                 told += f"{tier}={said};"
         return f";{told}" if told else ""
 
+    def batch_priority(self, pool: str) -> int | None:
+        """Of a request that is nobody's and has no hurry. None: the pool is told none."""
+        return _OF_CLASS["batch"] if self._pools.get(pool, (False, "none"))[0] else None
+
     def _salt(self, sharing: Sharing, asker: Asker) -> str:
         """The tenant is in each: a client's own salt narrows who shares, never widens it. Where
         users are to be apart and nobody knows who this one is, it shares with nobody."""

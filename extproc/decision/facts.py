@@ -25,7 +25,7 @@ class Way:
     when: str
     reason: str
     tiers: tuple[str, ...]
-    """Pools, one for each attempt."""
+    """Pools, one for each attempt; none where the reason is a refusal."""
     if_shed: tuple[str, ...]
     """What is done instead where the first of them sheds, in order."""
 

@@ -13,10 +13,10 @@ from extproc.config import Config, PoolConfig
 from extproc.decision.facts import Decision, PoolFacts, Refused, Score, Way
 from extproc.front import tenant_at
 from extproc.judging import Judging, make_judging
-from extproc.policy import enforced
+from extproc.policy import Policy, enforced
 from extproc.refusals import Answered
 from extproc.routing import Plan, Unroutable, from_overflow, prior
-from extproc.routing.difficulty import Difficulty, scored
+from extproc.routing.difficulty import scored
 from extproc.routing.features import features
 from extproc.routing.learned import Model, Trees
 from extproc.routing.rules import Judgement, hurried
@@ -54,7 +54,9 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         tenant = tenant_at(asked.path, Tenants(config).resolve(asked.tenant), config)
         request = openai.parse(asked.path, asked.body)
         caps.lower_to_tenants(request, tenant.most_tokens)
-        plan = _plan(config, judging.difficulty, request, tenant, asked)
+        policy = enforced(config, {}, None, judging.difficulty)
+        contract = policy.own_members(request, asked.body).contract
+        plan = _plan(policy, request, tenant, asked)
     except UnknownTenant:
         return Refused(403, "unknown_tenant", "the policy does not name this tenant")
     except Answered as answer:
@@ -64,17 +66,10 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
     except Unroutable as error:
         return Refused(error.status, error.why, str(error))
     score = _score(judging, request) if plan.judged and judging.share is not None else None
-    ways = [("", plan)]
-    if score is not None:
-        ways = [
-            (when, _plan(config, _Always(score.policy, large=large), request, tenant, asked))
-            for when, large in _whens(score)
-        ]
-    if (thrifty := _frugal(config, request, tenant, asked)) is not None:
-        share, spared = thrifty
-        if any((spared.pools, spared.reason) != (made.pools, made.reason) for _, made in ways):
-            over = f"if over {share:.0%} of its budget is spent"
-            ways = [(over, spared), *((when or "if not", made) for when, made in ways)]
+    plans = _plans(config, policy, score, request, tenant, asked, contract)
+    refusals = [made for _, made in plans if isinstance(made, Unroutable)]
+    if len(refusals) == len(plans):
+        return Refused(refusals[0].status, refusals[0].why, str(refusals[0]))
     each = _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     completion = each * request.sequences
     return Decision(
@@ -89,12 +84,51 @@ def decide(config: Config, asked: Asked) -> Decision | Refused:
         completion_assumed=request.max_tokens is None,
         caps=tuple(_caps(config, tenant, request, _class_of(tenant, asked))),
         score=score,
-        ways=tuple(_way(config, tenant, when, made) for when, made in ways),
+        ways=tuple(_way(config, tenant, when, made) for when, made in plans),
         pools=tuple(
             _facts(name, pool, tenant, request, completion, config, asked)
             for name, pool in config.pools.items()
         ),
     )
+
+
+def _plans(
+    config: Config,
+    policy: Policy,
+    score: Score | None,
+    request: openai.Request,
+    tenant: Tenant,
+    asked: Asked,
+    contract: str,
+) -> list[tuple[str, Plan | Unroutable]]:
+    """Each way that it may go, and when; a refusal is one too."""
+
+    def made(by: Policy, *, frugal: bool = False) -> Plan | Unroutable:
+        try:
+            return _plan(by, request, tenant, asked, contract, frugal=frugal)
+        except Unroutable as error:
+            return error
+
+    def judged_as(name: str, *, large: bool) -> Policy:
+        return enforced(config, {}, None, _Always(name, large=large))
+
+    plans = [("", made(policy))]
+    if score is not None:
+        plans = [
+            (when, made(judged_as(score.policy, large=large))) for when, large in _whens(score)
+        ]
+    budget = tenant.rules.budget if tenant.rules else None
+    if budget is None:
+        return plans
+    spared = made(judged_as("", large=True), frugal=True)  # it is not judged then
+    if any(_told(spared) != _told(one) for _, one in plans):
+        over = f"if over {budget.soft / budget.most:.0%} of its budget is spent"
+        plans = [(over, spared), *((when or "if not", one) for when, one in plans)]
+    return plans
+
+
+def _told(plan: Plan | Unroutable) -> tuple[object, str]:
+    return (plan.why, str(plan)) if isinstance(plan, Unroutable) else (plan.pools, plan.reason)
 
 
 class _Always:
@@ -110,17 +144,15 @@ class _Always:
 
 
 def _plan(
-    config: Config,
-    difficulty: Difficulty,
+    policy: Policy,
     request: openai.Request,
     tenant: Tenant,
     asked: Asked,
+    contract: str = "",
     *,
     frugal: bool = False,
 ) -> Plan:
-    """Raises Unroutable, and ApiError."""
-    policy = enforced(config, {}, None, difficulty)
-    contract = policy.own_members(request, asked.body).contract
+    """Raises Unroutable."""
     return policy.route(
         request,
         tenant,
@@ -130,18 +162,6 @@ def _plan(
         frugal=frugal,
         counts=False,
     )
-
-
-def _frugal(
-    config: Config, request: openai.Request, tenant: Tenant, asked: Asked
-) -> tuple[float, Plan] | None:
-    """Above which share of its tenant's budget it goes otherwise, and how; None: there is none."""
-    budget = tenant.rules.budget if tenant.rules else None
-    if budget is None:
-        return None
-    difficulty = _Always("", large=True)  # it is not judged then
-    plan = _plan(config, difficulty, request, tenant, asked, frugal=True)
-    return budget.soft / budget.most, plan
 
 
 def _tokens_needed(request: openai.Request) -> int:
@@ -203,7 +223,9 @@ def _caps(config: Config, tenant: Tenant, request: openai.Request, request_class
     return limits
 
 
-def _way(config: Config, tenant: Tenant, when: str, plan: Plan) -> Way:
+def _way(config: Config, tenant: Tenant, when: str, plan: Plan | Unroutable) -> Way:
+    if isinstance(plan, Unroutable):
+        return Way(when, f"refused: {plan.status} {plan.why}", (), ())
     instead: list[str] = []
     for word in config.admission.on_overload:
         if word == "cached" and tenant.caching is not None:

@@ -74,11 +74,16 @@ def _text(content: str | list[Any]) -> str:
 
 
 def asked_again(
-    members: dict[str, Any], model: str, most_tokens: int, *, is_vllm: bool = True
+    members: dict[str, Any],
+    model: str,
+    most_tokens: int,
+    *,
+    is_vllm: bool = True,
+    priority: int | None = None,
 ) -> bytes:
     """The body of the same request, not streamed, to a server that calls its model `model`; no
     more than `most_tokens` of answer, and never more than the client asked for. `is_vllm`: it knows
-    vLLM's own members."""
+    vLLM's own members. `priority`: one of these, as it is to have it; None: as it likes."""
     gone = _NOT_OURS if is_vllm else _NOT_OURS | HINTS | CONTRACT.keys()
     kept = {name: value for name, value in members.items() if name not in gone}
     given = [kept.pop(name, None) for name in _LIMITS]
@@ -86,7 +91,8 @@ def asked_again(
     # Both names of the limit are understood by vLLM; hosted models want one or the other: the one
     # that the client used.
     name = _LIMITS[1] if given[1] is not None else _LIMITS[0]
-    return orjson.dumps({**kept, "model": model, "stream": False, name: most})
+    ours = {} if priority is None else {"priority": priority}
+    return orjson.dumps({**kept, "model": model, "stream": False, name: most, **ours})
 
 
 def plain_chat(model: str, messages: list[tuple[str, str]], most_tokens: int) -> bytes:

@@ -6,13 +6,14 @@ from extproc.routing.plan import Plan
 
 
 def without(plan: Plan, pools: Collection[str], why: str) -> Plan | None:
-    """None: no pool is left. `why`, for a person to read, joins the reason where the first of them
-    is gone."""
-    kept = tuple(pool for pool in plan.pools if pool not in pools)
+    """None: no pool is left, also none that a rule might have chosen instead. `why`, for a person
+    to read, joins the reason where the first of them is gone."""
+    smaller = tuple(pool for pool in plan.smaller if pool not in pools)
+    instead = tuple(pool for pool in (plan.instead_of,) if pool and pool not in pools)
+    kept = tuple(pool for pool in plan.pools if pool not in pools) or smaller or instead
     if not kept:
         return None
     first = kept[0]
-    smaller = tuple(pool for pool in plan.smaller if pool not in pools)
     if smaller[:1] != plan.smaller[:1] or smaller[:1] == (first,):
         smaller = ()
     narrowed = plan._replace(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import aiohttp
 
-from extproc.admission import CLASSES, Ask, Lease, Limiter, Shed
+from extproc.admission import CLASSES, Ask, Lease, Shed
 from extproc.config import LearningConfig, PoolConfig, PriceConfig
 from extproc.credential import Credential
 from extproc.metrics import Counts
@@ -56,6 +56,8 @@ class _Place(NamedTuple):
     url: str
     lease: Lease
     price: PriceConfig
+    priority: int | None
+    """See Injections."""
 
 
 class Shadow:
@@ -148,13 +150,19 @@ class Shadow:
         places: list[_Place] = []
         try:
             for name, price in ((routing.small, small.price), (routing.large, large.price)):
-                places.append(self._place(pools[name], policy.limiters[name], sample, price))
+                places.append(self._place(name, policy, sample, price))
         except _Lost:
             self._end(places, most_usd, 0.0)
             raise
         bill = Bill()
         task = asyncio.create_task(self._go(sample, places, bill), name="learning")
         self._tasks.add(task)
+
+        def make_way(_: str) -> None:  # as a batch request does
+            task.cancel()
+
+        for place in places:
+            place.lease.on_stop = make_way
 
         def done(task: "asyncio.Task[Word]") -> None:
             self._tasks.discard(task)
@@ -163,9 +171,8 @@ class Shadow:
 
         task.add_done_callback(done)  # also of one that was cancelled before its first step
 
-    def _place(
-        self, pool: PoolConfig, limiter: Limiter, sample: Sample, price: PriceConfig
-    ) -> _Place:
+    def _place(self, name: str, policy: Policy, sample: Sample, price: PriceConfig) -> _Place:
+        pool, limiter = policy.config.pools[name], policy.limiters[name]
         url = self._endpoint(pool)
         if url is None:
             raise _Lost("no_room")
@@ -183,7 +190,7 @@ class Shadow:
         if lease.state != "holding":
             lease.end()
             raise _Lost("no_room")
-        return _Place(pool, url, lease, price)
+        return _Place(pool, url, lease, price, policy.injections.batch_priority(name))
 
     async def _go(self, sample: Sample, places: list[_Place], bill: Bill) -> Word:
         try:
@@ -231,7 +238,13 @@ class Shadow:
         """Of one pool, whose slot is given back as soon as it is there."""
         pool = place.pool
         is_vllm = pool.server == "vllm"
-        body = asked_again(sample.members, pool.model, sample.answer_tokens, is_vllm=is_vllm)
+        body = asked_again(
+            sample.members,
+            pool.model,
+            sample.answer_tokens,
+            is_vllm=is_vllm,
+            priority=place.priority,
+        )
         try:
             with bill.of(place.price, sample.prompt_tokens_estimate, sample.answer_tokens) as asked:
                 heard = asked.heard = await self._ask(place.url, body, _MODEL_TIME_LIMIT_S)

@@ -80,3 +80,13 @@ def test_parts_cannot_be_shifted_into_each_other() -> None:
 def test_it_says_whether_each_request_is_told_something(pool: str, always: bool) -> None:
     pools = {pool: POOLS[pool], "api": POOLS["api"]}
     assert Injections(pools, SECRET).always is always
+
+
+def test_what_has_no_hurry_is_behind_every_client() -> None:
+    pools = {
+        "p": PoolConfig(model="m", slots=1, priority=True),
+        "q": PoolConfig(model="m", slots=1),
+    }
+    made = Injections(pools, b"")
+    assert made.batch_priority("p") == 10_000
+    assert made.batch_priority("q") is None

@@ -27,6 +27,11 @@ def test_what_no_server_gets_from_a_client_it_does_not_get_by_a_sample() -> None
     assert again(**given) == again()
 
 
+def test_a_sample_has_the_priority_that_the_policy_says() -> None:
+    got = json.loads(asked_again(request(priority=-9), "m", 100, priority=10_000))
+    assert got == again() | {"priority": 10_000}
+
+
 def test_another_server_is_told_nothing_of_vllms() -> None:
     members = request(top_k=1, min_tokens=0, temperature=0)
     got = json.loads(asked_again(members, "m", 100, is_vllm=False))

@@ -190,7 +190,7 @@ def test_a_plan_can_do_without_some_pools() -> None:
     lists=st.fixed_dictionaries({name: st.lists(st.sampled_from(list(POOLS))) for name in POOLS}),
     others=st.sets(st.sampled_from(list(POOLS))),
 )
-def test_what_sheds_is_never_offered_to_itself(
+def test_a_narrowed_plan_has_none_of_them_and_what_sheds_is_not_offered_to_itself(
     text: str, lists: dict[str, list[str]], others: set[str]
 ) -> None:
     routing = ROUTING.model_copy(update={"fallback": lists})
@@ -198,11 +198,29 @@ def test_what_sheds_is_never_offered_to_itself(
     if plan is None:
         return
     first = plan.pools[0]
+    assert not others & {*plan.pools, *plan.smaller, *plan.overflow}
     assert plan.smaller[:1] != (first,)
     assert first not in plan.overflow
     assert plan.instead_of not in (*others, first)
     for pool in plan.overflow:
         assert from_overflow(plan, pool)[0] == pool
+
+
+def test_where_the_choice_was_ours_it_is_made_among_those_that_can() -> None:
+    routing = ROUTING.model_copy(update={"fallback": {}})
+    for text, other, left in (("Compare A and B", "large", "small"), ("Hello", "small", "large")):
+        plan = without(planned(text, routing=routing), {other}, "it cannot")
+        assert plan
+        assert (plan.pools, plan.wanted, plan.instead_of) == ((left,), left, "")
+        named = planned(model=POOLS[other].model, routing=routing)
+        assert without(named, {other}, "it cannot") is None
+
+
+def test_a_smaller_pool_that_cannot_is_not_offered_where_all_others_can() -> None:
+    routing = ROUTING.model_copy(update={"fallback": {}})
+    plan = planned("Compare A and B", routing=routing)
+    assert (plan.pools, plan.smaller) == (("large",), ("small",))
+    assert without(plan, {"small"}, "it cannot") == plan._replace(smaller=())
 
 
 def test_when_all_are_down_the_list_stays() -> None:

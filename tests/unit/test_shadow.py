@@ -379,6 +379,21 @@ async def test_a_slot_is_free_as_soon_as_its_own_answer_is_there(tmp_path: Path)
         assert (made.held, made.counts) == (0, {"ended": 1})
 
 
+async def test_a_sample_makes_way_where_batch_does(tmp_path: Path) -> None:
+    async with lab(tmp_path, large=silent, slots=2) as made:
+        limiter = made.gateway.policy.limiters["large"]
+        limiter.set_lane(0.0, 1.0)
+        made.begin()
+        await until(lambda: made.large.got)
+        client, next_client = limiter.enter(), limiter.enter()
+        assert next_client.state == "queued"
+        await until(lambda: next_client.state == "holding")
+        assert made.counts == {"ended": 1}
+        for lease in (client, next_client):
+            lease.end()
+        assert made.held == 0
+
+
 async def test_only_a_few_are_under_way_and_all_end_with_the_gateway(tmp_path: Path) -> None:
     async with lab(tmp_path, small=silent, slots=99) as made:
         for _ in range(6):
