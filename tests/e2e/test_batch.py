@@ -89,9 +89,8 @@ async def test_who_waited_for_the_answer_of_one_that_makes_way_gets_a_whole_one(
     follower = asyncio.create_task(gateway.ask(body, headers=NIGHTLY))
     await asyncio.sleep(0.3)
     before = gateway.metric(STOPPED("small"))
-    burst = await asyncio.gather(*(gateway.ask(chat(max_tokens=5)) for _ in range(4)))
-    assert [answer.status for answer in burst] == [200] * 4
-    assert gateway.metric(STOPPED("small")) - before <= 2, "there are two slots"
+    assert (await gateway.ask(chat(max_tokens=5))).status == 200
+    assert gateway.metric(STOPPED("small")) - before == 1
     assert (await leader).json["choices"][0]["finish_reason"] == "abort"
     whole = await follower
     assert whole.json["choices"][0]["finish_reason"] == "length"

@@ -16,6 +16,8 @@ from tests.e2e.client import Gateway, chat
 from tests.gateways import MakeGateway
 from tests.redis_server import RedisServer, redis_server
 
+MOST_USD = 128 * 256 * 3.6e-6
+"""That a request is estimated to cost here."""
 ACME = {
     "requests_per_minute": 60_000,
     "tokens_per_minute": 60_000_000,
@@ -114,14 +116,19 @@ async def test_the_books_add_up_after_a_storm(gateway: Gateway, redis: RedisServ
             await asyncio.to_thread(admin.script_flush)
         reconfigure(gateway, ACME | {"concurrent_requests": 3, "max_output_tokens": 50})
         await asyncio.gather(*storm)
-        gateway.wait_until_accounted()
+        gateway.wait_until_idle()
         await nothing_is_held(gateway)
+        await asyncio.sleep(2.0)  # Envoy's log comes twice a second
         cost = gateway.metric("forebay_cost_usd_total{")
+        spent = gateway.metric('forebay_budget_spent_usd{tenant="acme"}')
         assert cost > 0.001
-        spent = 'forebay_budget_spent_usd{tenant="acme"}'
-        await gateway.until_async(
-            lambda: gateway.metric(spent) == pytest.approx(cost, abs=1e-9 * 250), "not what it cost"
-        )
+        # Where a client leaves as it is admitted Envoy may not have our word, and its log says
+        # nothing of the request: its estimate stays charged.
+        admitted = gateway.metric('forebay_decisions_total{decision="admitted"')
+        untold = admitted - gateway.metric("forebay_answers_total")
+        assert 0 <= untold <= 5
+        rounding = 1e-9 * 250
+        assert cost - rounding <= spent <= cost + rounding + untold * MOST_USD
         keys = [*admin.scan_iter("forebay:*")]
         assert not [key for key in keys if b"acme" in key]
         assert not [key for key in keys if key.endswith(b":leases") and admin.zcard(key)]
