@@ -1,8 +1,8 @@
 """What a server may have of a prompt already: a hash of its beginning, by which requests that share
 one are sent to the same replica.
 
-Pure, and bounded whatever the prompt. Only for choosing among equals: two prompts with the same
-hash are only a little less well spread.
+Pure, and bounded but for the size of a single tool. Only for choosing among equals: two prompts
+with the same hash are only a little less well spread.
 """
 
 from collections.abc import Iterator
@@ -44,13 +44,16 @@ def prefix_hash(request: Request, scope: str = "") -> str:
 
 def _of_chat(members: dict[str, Any]) -> Iterator[str]:
     size = 0
-    if tools := members.get("tools"):
+    tools = members.get("tools")
+    for tool in cast("list[object]", tools) if isinstance(tools, list) else ():
         try:
-            told = orjson.dumps(tools).decode()[:_MOST_CHARS]
-        except orjson.JSONEncodeError:  # they nest deeper than it writes, not deeper than it reads
+            told = orjson.dumps(tool).decode()[: _MOST_CHARS - size]
+        except orjson.JSONEncodeError:  # it nests deeper than it writes, not deeper than it reads
             told = ""
         size += len(told)
         yield told
+        if size >= _MOST_CHARS:
+            return
     for message in cast("list[dict[str, Any]]", members["messages"]):
         if message["role"] not in _LEADS and size >= _ENOUGH_BYTES:
             return
