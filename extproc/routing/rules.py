@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 _IMPATIENT_MS = 1000
 _SHORT_QUESTION_WORDS = 20
 # What is looked at of a long text: its beginning and its end, where people say what they want.
-_LOOKED_AT_CHARS = 8192
+_LOOKED_AT_CHARS = 4096
 _HARD = ("compare", "analyse", "analyze", "why", "design")
 # Without \b, which a hostile text would make ten times as slow.
 _ANY_HARD = re.compile("|".join(_HARD))
@@ -34,7 +34,7 @@ def hurried(latency_budget_ms: float | None) -> Judgement | None:
 
 
 def judge(last_user_text: str, latency_budget_ms: float | None) -> Judgement:
-    """The first rule that applies, with its name as the reason. Of a text above 16,384 characters
+    """The first rule that applies, with its name as the reason. Of a text above 8,192 characters
     the middle is not looked at: a rule must not cost more than the request is worth."""
     if judgement := hurried(latency_budget_ms):
         return judgement
