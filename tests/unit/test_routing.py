@@ -385,3 +385,10 @@ def test_whole_words_are_those_of_a_regular_expression(text: str) -> None:
 def test_a_text_made_of_parts_of_words_is_not_looked_through_to_its_end() -> None:
     assert judge("whyx " * 199 + "why", None).reason == "word-why"
     assert judge("whyx " * 200 + "why", None).reason == "default"
+
+
+def test_of_a_long_text_the_middle_is_not_looked_at() -> None:
+    ends = "word " * 1000
+    assert judge(f"{ends} why {ends}", None).reason == "default"
+    assert judge(f"why {ends}{ends}", None).reason == "word-why"
+    assert judge(f"{ends}{ends} why", None).reason == "word-why"
