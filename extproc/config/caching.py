@@ -42,11 +42,8 @@ class RedisConfig(Block):
         return self
 
 
-class StoreConfig(Block):
-    """Written as `memory`, or as `{redis: {url: ...}}`."""
-
-    redis: RedisConfig | None = None
-    """None: in this processor's memory, and only there."""
+class MemoryOrBlock(Block):
+    """A store, written as `memory`, or as `{redis: {url: ...}}`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,6 +51,11 @@ class StoreConfig(Block):
         if isinstance(given, str) and given != "memory":
             raise ValueError("write memory, or a block: {redis: {url: redis://host:6379}}")
         return {} if given == "memory" else given
+
+
+class StoreConfig(MemoryOrBlock):
+    redis: RedisConfig | None = None
+    """None: in this processor's memory, and only there."""
 
 
 class ExactCacheConfig(Block):

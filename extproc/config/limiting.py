@@ -2,9 +2,9 @@
 
 from typing import Literal, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from extproc.config.caching import RedisConfig
+from extproc.config.caching import MemoryOrBlock, RedisConfig
 from extproc.config.values import Block, DurationS
 
 WhenAway: TypeAlias = Literal["local", "allow", "refuse"]
@@ -18,18 +18,11 @@ class LimitsRedisConfig(RedisConfig):
     """How long a request waits for Redis at most; then `when_away` says what becomes of it."""
 
 
-class LimitsStoreConfig(Block):
+class LimitsStoreConfig(MemoryOrBlock):
     """Written as `memory`, or as `{redis: {url: ...}}`."""
 
     redis: LimitsRedisConfig | None = None
     """None: each processor enforces the limits by itself."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _memory(cls, given: object) -> object:
-        if isinstance(given, str) and given != "memory":
-            raise ValueError("write memory, or a block: {redis: {url: redis://host:6379}}")
-        return {} if given == "memory" else given
 
 
 class LimitsConfig(Block):
