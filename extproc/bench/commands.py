@@ -17,6 +17,18 @@ _DATA = Path("../shared/data")
 _LOADS = (0.5, 1.0, 1.5, 2.0, 5.0)
 
 
+def _measured(run: Callable[[], Result]) -> Result:
+    """What it measures; where it cannot or is stopped, one line and an exit status."""
+    try:
+        return run()
+    except BenchError as error:
+        typer.echo(f"forebay: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        typer.echo("forebay: stopped", err=True)
+        raise typer.Exit(130) from None
+
+
 def overhead(
     requests: Annotated[
         int, typer.Option(min=20, help="At saturation, for each contender and round.")
@@ -198,14 +210,7 @@ def cache(
     except ModuleNotFoundError as error:
         typer.echo(f"forebay: {error.name} is missing: pip install 'forebay[semantic]'", err=True)
         raise typer.Exit(1) from error
-    try:
-        result = uvloop.run(flow.run(data or _DATA, lines))
-    except BenchError as error:
-        typer.echo(f"forebay: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        typer.echo("forebay: stopped", err=True)
-        raise typer.Exit(130) from None
+    result = _measured(lambda: uvloop.run(flow.run(data or _DATA, lines)))
     show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
 
 
@@ -230,14 +235,7 @@ def routing(
     """
     from extproc.bench.routing import flow, views
 
-    try:
-        result = flow.run(data or _DATA)
-    except BenchError as error:
-        typer.echo(f"forebay: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt:
-        typer.echo("forebay: stopped", err=True)
-        raise typer.Exit(130) from None
+    result = _measured(lambda: flow.run(data or _DATA))
     show(result, as_json=as_json, plot=plot, tables=views.tables, figure=views.figure)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -70,6 +70,15 @@ def machine() -> Result:
         "forebay": version("forebay"),
         "load_average_1min": round(os.getloadavg()[0], 2),
     }
+
+
+def left_out(result: Result) -> Iterator[Table]:
+    """What was not measured, and why; nothing, if all was."""
+    if result["skipped"]:
+        table = Table(title="Left out", show_header=False)
+        for name, why in result["skipped"].items():
+            table.add_row(name, why)
+        yield table
 
 
 def bars_table(title: str, result: Result) -> Table:

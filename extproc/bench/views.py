@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from extproc.bench.report import Result
+from extproc.bench.report import Result, left_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,11 +56,7 @@ def overhead_tables(result: Result) -> Iterable[Table]:
     yield times
     yield _ratios(result)
     yield _more(result)
-    if result["skipped"]:
-        table = Table(title="Left out", show_header=False)
-        for name, why in result["skipped"].items():
-            table.add_row(name, why)
-        yield table
+    yield from left_out(result)
 
 
 def _more(result: Result) -> Table:

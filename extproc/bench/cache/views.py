@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from extproc.bench.report import Result, bars_table
+from extproc.bench.report import Result, bars_table, left_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,11 +24,7 @@ def tables(result: Result) -> Iterable[Table]:
         yield _statements(result["statements"])
     yield _times(result)
     yield bars_table("What is wanted", result)
-    if result["skipped"]:
-        table = Table(title="Left out", show_header=False)
-        for name, why in result["skipped"].items():
-            table.add_row(name, why)
-        yield table
+    yield from left_out(result)
 
 
 def _pairs(result: Result, plain: str) -> Table:

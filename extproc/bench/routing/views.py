@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from extproc.bench.report import Result, bars_table
+from extproc.bench.report import Result, bars_table, left_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,11 +20,7 @@ def tables(result: Result) -> Iterator[Table]:
     yield _share(result)
     yield _times(result)
     yield bars_table("What it has to show", result)
-    if result["skipped"]:
-        table = Table(title="Left out", show_header=False)
-        for name, why in result["skipped"].items():
-            table.add_row(name, why)
-        yield table
+    yield from left_out(result)
 
 
 def _quality(result: Result) -> Table:
