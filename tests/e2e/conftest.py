@@ -7,6 +7,7 @@ import pytest
 
 from tests.e2e.client import Gateway
 from tests.gateways import MakeGateway, gateways
+from tests.redis_server import RedisServer, redis_server
 
 # The files that take longest, in seconds on two cores: they begin first, so that none of them runs
 # alone at the end (with --dist loadfile --no-loadscope-reorder).
@@ -25,6 +26,7 @@ LONG_S = {
     "test_cache": 25,
     "test_admission": 26,
     "test_doctor": 25,
+    "test_budget_stop": 25,
     "test_costs": 24,
     "test_soak": 22,
     "test_overload": 22,
@@ -73,3 +75,8 @@ def gateway(shared_gateway: Gateway) -> Iterator[Gateway]:
     for pool in shared_gateway.stack.config.backend_urls:
         shared_gateway.set_faults(pool, {})
     shared_gateway.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    yield from redis_server(tmp_path_factory.mktemp("redis"))

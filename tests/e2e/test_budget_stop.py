@@ -2,14 +2,13 @@
 billed once its money is gone, and nobody else's do."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.e2e.client import Answer, Gateway, chat
 from tests.gateways import MakeGateway
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import RedisServer
 
 NIGHTLY = {"authorization": "Bearer sk-demo-nightly"}
 PRICE = {"input": 0, "cached_input": 0, "output": 100_000}  # $0.10 for each token of an answer
@@ -87,11 +86,6 @@ async def test_what_runs_is_ended_when_the_money_is_gone_and_billed_as_far_as_it
     assert status["limits"]["tenants"]["acme"]["running_here"] == 0
     assert gateway.metric("forebay_asked_to_stop_total") == 0, "which tells of deadlines"
     assert gateway.metric('forebay_endings_total{ending="whole"') == 6
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 async def test_what_another_processor_spent_ends_what_runs_here(

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -12,7 +11,7 @@ import pytest
 
 from tests.e2e.client import Gateway, chat
 from tests.gateways import MakeGateway
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import RedisServer
 
 SIX = [
     f"x-ratelimit-{what}-{kind}"
@@ -185,11 +184,6 @@ async def test_tenants_that_are_not_named_have_limits_of_their_own(
 
 
 # --- several processors, one Redis ----------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 async def test_a_killed_processor_frees_its_places_when_its_leases_end(

@@ -4,7 +4,6 @@ log counted. Clients leave at every step, bodies are wild, scripts are flushed, 
 import asyncio
 import json
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 
 from tests.e2e.client import Gateway, chat
 from tests.gateways import MakeGateway
-from tests.redis_server import RedisServer, redis_server
+from tests.redis_server import RedisServer
 
 MOST_USD = 128 * 256 * 3.6e-6
 """That a request is estimated to cost here."""
@@ -24,11 +23,6 @@ ACME = {
     "concurrent_requests": 24,
     "budget": {"usd": 100, "per": "month"},
 }
-
-
-@pytest.fixture(scope="module")
-def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    yield from redis_server(tmp_path_factory.mktemp("redis"))
 
 
 @pytest.fixture(scope="module", params=["memory", "redis"])

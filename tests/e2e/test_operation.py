@@ -26,8 +26,11 @@ def shared_changing(make_gateway: MakeGateway) -> Gateway:
 
 @pytest.fixture
 def changing(shared_changing: Gateway) -> Iterator[Gateway]:
+    yield from put_back(shared_changing)
+
+
+def put_back(gateway: Gateway) -> Iterator[Gateway]:
     """Its config file is afterwards what it was, and taken."""
-    gateway = shared_changing
     gateway.reset()
     text = (gateway.stack.folder / "envoy.yaml").read_text()
     yield gateway

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from extproc.cli import app
 from extproc.learning.outcomes import read
 from tests.e2e.client import Answer, Gateway, chat
-from tests.e2e.test_operation import reloads, rewrite, write
+from tests.e2e.test_operation import put_back, reloads, rewrite
 from tests.gateways import MakeGateway
 from tests.unit.test_difficulty import model
 
@@ -32,15 +32,7 @@ def shared_routing(make_gateway: MakeGateway) -> Gateway:
 
 @pytest.fixture
 def routing(shared_routing: Gateway) -> Iterator[Gateway]:
-    """Its config file is afterwards what it was, and taken."""
-    gateway = shared_routing
-    gateway.reset()
-    text = (gateway.stack.folder / "envoy.yaml").read_text()
-    yield gateway
-    taken = reloads(gateway, "taken")
-    write(gateway, text)
-    gateway.until(lambda: reloads(gateway, "taken") > taken, "the old config is not taken")
-    gateway.wait_until_idle()
+    yield from put_back(shared_routing)
 
 
 def policy_of(gateway: Gateway) -> dict[str, Any]:
