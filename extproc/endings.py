@@ -50,13 +50,16 @@ def ending(
     as it passes."""
     if ended_by_us:
         return _OF_GUARD.get(ended_by_us, "error")
-    told = frozenset(flags.split(","))
-    if told & _CLIENT:
-        return "client_left"
-    if told & _LIMITS or details == "forebay_upstream_stall":
+    if flags != "-":
+        told = frozenset(flags.split(","))
+        if told & _CLIENT:
+            return "client_left"
+        if told & _LIMITS:
+            return "cut"
+        if told & _RESETS:
+            return "reset"
+    if details == "forebay_upstream_stall":
         return "cut"
-    if told & _RESETS:
-        return "reset"
     if status >= 500 or has_failed:
         return "error"
     return "error" if status == 200 and usage_expected and not has_usage else "whole"

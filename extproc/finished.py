@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from extproc import logs
-from extproc.accounting import WORKED, Account, Estimate
+from extproc.accounting import NOTHING, WORKED, Account, Estimate
 from extproc.accounting import read as read_account
 from extproc.admission import Running
 from extproc.config import PoolConfig
@@ -33,7 +33,7 @@ class Measured:
     """What a pool's answers were like lately."""
 
     __slots__ = (
-        *("cached_tokens", "completion_tokens", "first_token_s", "prompt", "prompt_tokens"),
+        *("cached_tokens", "completion_tokens", "first_token_s", "prompt"),
         *("stream_bytes", "stream_tokens", "token_s"),
     )
 
@@ -47,7 +47,7 @@ class Measured:
         """Of each stream that was counted; bytes as sent to the client."""
         self.prompt = Line()
         """Its tokens by what its text lets expect."""
-        self.prompt_tokens, self.cached_tokens = Running(), Running()
+        self.cached_tokens = Running()
 
 
 class Finished:
@@ -90,15 +90,16 @@ class Finished:
         metrics.attempts[pool] += account.attempts
         if account.refused:
             self._refused.saw(account.refused, known.pools)
-        for kind, count in (
-            ("prompt", account.prompt_tokens),
-            ("cached", account.cached_tokens),
-            ("completion", account.completion_tokens),
-            ("prompt_estimated", estimate.prompt),
-            ("completion_estimated", estimate.completion),
-        ):
-            if count:
-                metrics.tokens[pool, tenant, kind] += count
+        if account.prompt_tokens:
+            metrics.tokens[pool, tenant, "prompt"] += account.prompt_tokens
+        if account.cached_tokens:
+            metrics.tokens[pool, tenant, "cached"] += account.cached_tokens
+        if account.completion_tokens:
+            metrics.tokens[pool, tenant, "completion"] += account.completion_tokens
+        if estimate.prompt:
+            metrics.tokens[pool, tenant, "prompt_estimated"] += estimate.prompt
+        if estimate.completion:
+            metrics.tokens[pool, tenant, "completion_estimated"] += estimate.completion
         usd = 0.0
         if pool in known.pools:
             usd = self._ledger.answered(
@@ -143,7 +144,6 @@ class Finished:
                 measured.token_s.add(account.json_s / account.completion_tokens)
         if account.charge is not None and account.prompt_tokens is not None:
             measured.prompt.add(account.charge.prompt_tokens, account.prompt_tokens)
-            measured.prompt_tokens.add(account.prompt_tokens)
             measured.cached_tokens.add(account.cached_tokens or 0)
 
     def _estimate(self, pool: str, account: Account) -> Estimate:
@@ -152,11 +152,11 @@ class Finished:
         counted streams took. What a JSON answer that was left or cut would have had nobody knows:
         of that the prompt alone, if a server had the request."""
         if account.completion_tokens is not None or account.upstream_host == "-":
-            return Estimate()
+            return NOTHING
         measured, completion = self.measured[pool], 0
         if account.streamed:
             if account.status != 200 or not account.body_bytes or account.completion_estimate == 0:
-                return Estimate()
+                return NOTHING
             if account.completion_estimate is not None:
                 completion = account.completion_estimate
             elif measured.stream_tokens.mean:
@@ -164,12 +164,12 @@ class Finished:
                 token_bytes = measured.stream_bytes.mean / measured.stream_tokens.mean
                 completion = round(account.body_bytes / token_bytes)
         elif account.status not in WORKED:
-            return Estimate()
+            return NOTHING
         prompt = cached = 0.0
         if account.charge is not None:
             prompt = measured.prompt.count(account.charge.prompt_tokens)
-        if measured.prompt_tokens.mean:
-            cached = prompt * measured.cached_tokens.mean / measured.prompt_tokens.mean
+        if measured.prompt.mean_count:
+            cached = prompt * measured.cached_tokens.mean / measured.prompt.mean_count
         return Estimate(round(prompt), round(cached), completion)
 
     def _see_ending(self, pool: str, tenant: str, account: Account, estimate: Estimate) -> None:

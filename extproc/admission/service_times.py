@@ -28,12 +28,15 @@ class Running:
         self.mean = 0.0
         self._variance = 0.0
 
-    def add(self, value: float) -> None:
-        self.count += 1
-        weight = 1 / (self.count if self.count < self.memory else self.memory)
+    def add(self, value: float) -> float:
+        """The weight that it got: what else is averaged over the same values goes by it."""
+        count = self.count = self.count + 1
+        weight = 1 / (count if count < self.memory else self.memory)
         distance = value - self.mean
-        self.mean += weight * distance
-        self._variance = (1 - weight) * (self._variance + weight * distance * distance)
+        moved = weight * distance
+        self.mean += moved
+        self._variance = (1 - weight) * (self._variance + moved * distance)
+        return weight
 
     @property
     def deviation(self) -> float:
@@ -76,10 +79,7 @@ class ServiceTimes:
 
     def ended(self, lasted_s: float) -> None:
         """A request gives back its slots after so many seconds."""
-        own_s = self._own_s
-        own_s.add(lasted_s)
-        weight = 1 / (own_s.count if own_s.count < own_s.memory else own_s.memory)
-        self.mean += weight * (self._since_end_s - self.mean)
+        self.mean += self._own_s.add(lasted_s) * (self._since_end_s - self.mean)
         self._since_end_s = 0.0
 
     @property

@@ -34,15 +34,17 @@ def chat_prompt(members: dict[str, Any], spans: dict[str, Span]) -> tuple[str, i
         if not isinstance(message, dict):
             raise invalid("Each of `messages` must be an object.", f"messages[{index}]")
         message = cast("dict[str, object]", message)
-        items += _length(message.get("content")) + _length(message.get("tool_calls"))
+        role, content = message.get("role"), message.get("content")
+        is_text = isinstance(content, str)
+        if len(message) > 2 or not is_text:
+            items += _length(content) + _length(message.get("tool_calls"))
         if items > MAX_ITEMS:
             raise invalid(f"`messages` holds more than {MAX_ITEMS} items: send fewer.", "messages")
-        role, content = message.get("role"), message.get("content")
         if not isinstance(role, str):
             raise invalid(
                 "Each of `messages` needs a `role`, such as `user`.", f"messages[{index}].role"
             )
-        if isinstance(content, str):
+        if is_text:
             size += _utf8_size(content)
         elif content is not None:
             parts_size, parts_media = _check_parts(content, f"messages[{index}].content")

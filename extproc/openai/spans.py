@@ -60,7 +60,7 @@ _MEMBER = re.compile(
 _SCALAR = re.compile(rb'\s*+:\s*+("[^"\\]*+"|[^\s,"\[\]{}]++)')
 _QUICK_BYTES = 64 * 1024
 _CONTAINERS = frozenset(("tools", "stream_options"))
-_QUOTED = {b'"%b"' % key: name for key, name in READ_OF_REQUEST.items() if name not in _CONTAINERS}
+_QUOTED = {name: b'"%b"' % key for key, name in READ_OF_REQUEST.items() if name not in _CONTAINERS}
 _SPANS_NEEDED = frozenset(("model", "max_tokens", "max_completion_tokens"))
 _BRACKET = re.compile(rb"%b|([\[{])|([\]}])" % _STRING)
 
@@ -120,8 +120,9 @@ def quick_spans(body: bytes, members: dict[str, Any]) -> dict[str, Span] | None:
     if len(body) > _QUICK_BYTES or b"\\u" in body or not _CONTAINERS.isdisjoint(members):
         return None
     spans: dict[str, Span] = {}
-    for quoted, name in _QUOTED.items():
-        if name not in members:
+    for name in members:
+        quoted = _QUOTED.get(name)
+        if quoted is None:
             continue
         if body.count(quoted) != 1:
             return None

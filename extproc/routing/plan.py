@@ -78,12 +78,12 @@ class Unroutable(Exception):
 class _Usual(NamedTuple):
     """What a plan is like while nothing is down and every prompt fits."""
 
-    pools: tuple[str, ...]
-    smaller: tuple[str, ...]
-    instead_of: str
-    overflow: tuple[str, ...]
+    plan: Plan
+    """Without its reason."""
     context: float
     """Tokens that fit every pool that could be in it."""
+    plans: dict[str, Plan]
+    """By reason, of which there are few."""
 
 
 class _Ends(NamedTuple):
@@ -158,13 +158,13 @@ class Router:
         usual = self._known.get((allowed, first, free))
         if usual is None:
             made = self._worked_out(first, "", free, 0, allowed, ())
-            usual = _Usual(
-                made.pools, made.smaller, made.instead_of, made.overflow, self._context(first)
-            )
-            self._known[allowed, first, free] = usual
+            usual = self._known[allowed, first, free] = _Usual(made, self._context(first), {})
         if down or tokens_needed > usual.context:
             return self._worked_out(first, reason, free, tokens_needed, allowed, down)
-        return Plan(usual.pools, reason, first, usual.smaller, usual.instead_of, usual.overflow)
+        plan = usual.plans.get(reason)
+        if plan is None:
+            plan = usual.plans[reason] = usual.plan._replace(reason=reason)
+        return plan
 
     def plan_embeddings(
         self, model: str, allowed: tuple[str, ...], down: Collection[str] = ()

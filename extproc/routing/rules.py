@@ -26,10 +26,15 @@ class Judgement(NamedTuple):
     reason: str
 
 
+_HURRIED = Judgement("small", "latency-budget")
+_SHORT_QUESTION = Judgement("small", "short-question")
+_DEFAULT = Judgement("small", "default")
+
+
 def hurried(latency_budget_ms: float | None) -> Judgement | None:
     """What a client with too little time gets; None for all others."""
     if latency_budget_ms is not None and latency_budget_ms < _IMPATIENT_MS:
-        return Judgement("small", "latency-budget")
+        return _HURRIED
     return None
 
 
@@ -42,10 +47,10 @@ def judge(last_user_text: str, latency_budget_ms: float | None) -> Judgement:
         ends = (last_user_text[:_LOOKED_AT_CHARS], last_user_text[-_LOOKED_AT_CHARS:])
         last_user_text = " ... ".join(ends)
     if "?" in last_user_text and _fewer_words_than(last_user_text, _SHORT_QUESTION_WORDS):
-        return Judgement("small", "short-question")
+        return _SHORT_QUESTION
     if word := _hard_word(last_user_text.lower()):
         return Judgement("large", f"word-{word}")
-    return Judgement("small", "default")
+    return _DEFAULT
 
 
 def _hard_word(text: str) -> str | None:
