@@ -18,6 +18,7 @@ PAGES = sorted(
     if not _NOT_OURS & set(path.relative_to(ROOT).parts[:1])
 )
 LONGEST_WITHOUT_CONTENTS = 120
+LONGEST_FRONT_PAGE = 350
 
 
 def _prose(page: Path) -> Iterator[str]:
@@ -109,6 +110,10 @@ def test_a_long_page_begins_with_a_list_of_its_contents(page: Path) -> None:
     listed = set(re.findall(r"\]\(#([\w-]+)\)", "\n".join(lines)))
     assert first < LONGEST_WITHOUT_CONTENTS
     assert {_slug(chapter) for chapter in chapters} - listed - {"contents"} == set()
+
+
+def test_the_front_page_stays_one() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_FRONT_PAGE
 
 
 def test_pages_that_messages_and_comments_name_are_there() -> None:
