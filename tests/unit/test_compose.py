@@ -435,6 +435,13 @@ def test_every_query_asks_for_metrics_and_labels_that_exist(
     assert shown <= (_grouped(expr) or set.union(*(known[name] for name in looked_at)))
 
 
+def test_every_metric_of_ours_is_in_the_table() -> None:
+    page = (COMPOSE / "README.md").read_text()
+    for name in asyncio.run(_our_metrics()):
+        family = re.sub(r"_(bucket|count|sum|created)$", "", name)
+        assert f"`{family}`" in page, f"{family}: compose/README.md does not say what it is"
+
+
 def test_runbooks_name_metrics_that_exist() -> None:
     known = _known()
     for rule in ALERTS.values():

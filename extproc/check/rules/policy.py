@@ -15,7 +15,7 @@ def policy_errors(policy: Policy) -> Iterator[Finding]:
             "policy",
             key.replace("forebay", policy.spot.path, 1),
             f"The processor refuses to start with this: {_sentence(reason or key)}",
-            "Correct this key. The README lists every key with its unit and its default.",
+            "Correct this key. envoy/README.md lists every key with its unit and its default.",
         )
 
 
