@@ -11,7 +11,7 @@ from functools import partial
 from extproc import caps, logs, openai, wire
 from extproc.accounting import bill_told
 from extproc.admission import BATCH, CLASSES, Lease
-from extproc.cache import BYPASS, Fill, Found, Hit
+from extproc.cache import BYPASS, Caches, Fill, Found, Hit
 from extproc.front import (
     answer_without_body,
     class_index_of,
@@ -31,6 +31,7 @@ from extproc.tenants import Tenant, UnknownTenant
 from extproc.turn import Gone, Stream, Turn
 
 _NOBODY = Tenant("default", ())  # until the tenant is known
+_NONE: dict[str, str] = {}
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -65,10 +66,10 @@ class Exchange:
         self._policy = gateway.policy  # kept to the end, also when the gateway gets another
         self._config = self._policy.config
         self._stream = stream
-        self._loop = asyncio.get_running_loop()
-        self._began = self._loop.time()
-        self._facts = logs.exchange_line()
-        self._moments = LastMoments(gateway, self._policy, self._facts)
+        loop = self._loop = asyncio.get_running_loop()
+        self._began = loop.time()
+        facts = self._facts = logs.exchange_line()
+        self._moments = LastMoments(gateway, self._policy, loop, facts)
         self._tenant = _NOBODY
         self._payer = ""
         """The tenant itself, not its label: tenants without a policy of their own share that."""
@@ -120,26 +121,28 @@ class Exchange:
     # --- in the order of a request's way ------------------------------------------------------
 
     async def _admit(self) -> None:
-        headers, path = await self._read_headers()
+        policy = self._policy
+        headers, path = self._read_headers(await self._stream.receive())
         turn = self._turn = Turn(
             self._gateway,
-            self._policy,
+            policy,
             self._stream,
             self._moments,
+            self._loop,
             tenant=self._tenant,
             payer=self._payer,
             class_index=self._class_index,
         )
-        turn.shed_early(cache_helps=self._policy.caches is not None)
+        turn.shed_early(cache_helps=policy.caches is not None)
         await self._stream.send(
             wire.CONTINUE_HEADERS_SHOW_ANSWER
-            if self._policy.sees_answers and path != openai.EMBEDDINGS
+            if policy.sees_answers and path != openai.EMBEDDINGS
             else wire.CONTINUE_HEADERS
         )
-        body = await self._receive_body()
+        body = _body_of(await self._stream.receive())
 
         request = self._parse(path, body)
-        expiry = self._policy.expiry(self._tenant.label, path)
+        expiry = policy.expiry(self._tenant.label, path)
         is_batch = self._class_index == BATCH
         self._moments.expect(expiry, self._began + (turn.max_wait_s if is_batch else 0.0))
         route = self._route(request, headers)
@@ -151,13 +154,15 @@ class Exchange:
             sample = shadow.drawn(request, route, len(body))
         if self._tenant.rules is not None:
             await self._take_limits(self._tenant.rules, request, route)
-        found = await self._look_up(request, headers, route, body)
+        found = None
+        if policy.caches is not None:
+            found = await self._look_up(policy.caches, request, headers, route, body)
         prefix = ""
         if self._config.routing.prefix_affinity:
-            apart = self._policy.injections.salts
+            apart = policy.injections.salts
             prefix = openai.prefix_hash(request, self._payer if apart else "")
         request.forget_prompt()
-        may_cap = self._policy.may_cap or request.lowered_to is not None
+        may_cap = policy.may_cap or request.lowered_to is not None
         if request.usage_splice is None and not may_cap:
             body = b""  # Envoy has it: nothing is held here while the request waits
         stale = await self._use(found, request, route, len(body)) if found else None
@@ -171,41 +176,31 @@ class Exchange:
         if is_batch:  # it may have waited for minutes
             self._moments.expect(expiry, self._loop.time())
         self._facts["queue_ms"] = round(turn.waited_s * 1000, 1)
-        await self._let_in(headers, request, route, tiers, degraded, body, prefix)
+        reply = self._let_in(headers, request, route, tiers, degraded, body, prefix)
+        await self._stream.send(reply)
+        self._decision = "admitted"
+        self._gateway.metrics.routes[tiers[0], route.rule] += 1
         if shadow is not None and sample is not None:
             shadow.begin(sample)
 
-    async def _read_headers(self) -> tuple[wire.RequestHeaders, str]:
+    def _read_headers(self, headers: wire.Message | None) -> tuple[wire.RequestHeaders, str]:
         """And the path; the rest that they say of whose request it is, is kept here."""
-        headers = await self._stream.receive()
         if not isinstance(headers, wire.RequestHeaders):
             raise Gone
-        path = headers.values.get(":path", "").partition("?")[0]
-        self._request_id = headers.values.get("x-request-id", "")
-        self._tenant = self._resolve_tenant(headers)
-        answer_without_body(headers, path, self._tenant, self._config)
-        self._tenant = tenant_at(path, self._tenant, self._config)
-        self._payer = headers.values.get(self._config.tenant_header, "")
-        self._class_index = class_index_of(headers, self._tenant)
-        return headers, path
-
-    def _resolve_tenant(self, headers: wire.RequestHeaders) -> Tenant:
+        values = headers.values
+        path = values.get(":path", "").partition("?")[0]
+        self._request_id = values.get("x-request-id", "")
+        payer = values.get(self._config.tenant_header)
         try:
-            return self._policy.tenants.resolve(headers.values.get(self._config.tenant_header))
+            self._tenant = self._policy.tenants.resolve(payer)
         except UnknownTenant:
             message = "Your key is valid, but its tenant has no policy here. Ask the operator."
             raise refused(403, "unknown_tenant", message) from None
-
-    async def _receive_body(self) -> bytes:
-        message = await self._stream.receive()
-        if isinstance(message, wire.OtherPhase):  # trailers after no body at all
-            raise no_body()
-        if not isinstance(message, wire.RequestBody):
-            raise Gone
-        if len(message.body) > _LARGEST_BODY_BYTES:
-            message_text = "The request body is larger than the 16 MiB that the gateway accepts."
-            raise refused(413, "request_too_large", message_text)
-        return message.body
+        self._payer = payer or ""
+        answer_without_body(headers, path, self._tenant, self._config)
+        self._tenant = tenant = tenant_at(path, self._tenant, self._config)
+        self._class_index = class_index_of(headers, tenant)
+        return headers, path
 
     def _parse(self, path: str, body: bytes) -> openai.Request:
         try:
@@ -244,9 +239,14 @@ class Exchange:
         self._grant = taken
 
     async def _look_up(
-        self, request: openai.Request, headers: wire.RequestHeaders, route: Plan, body: bytes
+        self,
+        caches: Caches,
+        request: openai.Request,
+        headers: wire.RequestHeaders,
+        route: Plan,
+        body: bytes,
     ) -> Found | None:
-        """What the caches have for it; None: they are off."""
+        """What the caches have for it; None: its tenant has none."""
         query = self._policy.query(
             request,
             body,
@@ -256,11 +256,11 @@ class Exchange:
             pool=route.wanted,
             cache_control=headers.values.get("cache-control", ""),
         )
-        if self._policy.caches is None or query is None:
+        if query is None:
             return None
         if "?" in headers.values.get(":path", ""):  # it reaches the server, which may read it
             return BYPASS
-        return await self._policy.caches.look_up(query)
+        return await caches.look_up(query)
 
     async def _use(
         self, found: Found, request: openai.Request, route: Plan, size_bytes: int
@@ -325,7 +325,7 @@ class Exchange:
         why = "cache; reason=exact; degraded=stale"
         return self._replay(stale, request, stale.status, why, model)
 
-    async def _let_in(
+    def _let_in(
         self,
         headers: wire.RequestHeaders,
         request: openai.Request,
@@ -334,8 +334,8 @@ class Exchange:
         degraded: str,
         body: bytes,
         prefix: str,
-    ) -> None:
-        """It has its slot: what is left to be decided, and Envoy is told. `body`: empty where
+    ) -> bytes:
+        """It has its slot: what is left to be decided, and what Envoy is told. `body`: empty where
         nothing may have to be changed in it."""
         turn = self._turn
         assert turn is not None
@@ -366,7 +366,8 @@ class Exchange:
             answer.watch()
         self._moments.begin(lease, request, self._request_id, tiers, self._fill)
         plain = self._own is openai.NOTHING and not self._policy.injections.always
-        told = () if plain else self._for_tiers(headers, request, tiers)
+        told = _NONE if plain else self._for_tiers(headers, request, tiers)
+        size_bytes = request.size_bytes if new_body is body else len(new_body)
         bill = bill_told(
             first,
             lease.ask,
@@ -379,37 +380,29 @@ class Exchange:
             charged=self._grant.charged if self._grant else None,
             payer=self._payer,
         )
-        await self._stream.send(
-            wire.admit(
-                wire.AdmitFacts(
-                    kind="stream" if request.stream else "json",
-                    tiers=tiers,
-                    tenant=self._tenant.label,
-                    route=f"{first}; reason={reason}",
-                    cache_status=self._cache_status,
-                    hide_usage=request.usage_splice is not None,
-                    models=self._policy.model_names(tiers),
-                    uncounted=self._policy.uncounted,
-                    asked=request.model,
-                ),
-                timeout_ms=max(int((self._moments.cut_at - self._loop.time()) * 1000), 1),
-                request_facts=(
-                    ("queue", turn.told),
-                    ("bill", bill),
-                    (
-                        "model_span",
-                        f"{model_span[0]}:{model_span[1]}:"
-                        f"{request.size_bytes if new_body is body else len(new_body)}",
-                    ),
-                    *told,
-                ),
-                body=None if new_body is body else new_body,
-                prefix=prefix,
-                limits=self._grant.headers if self._grant else (),
-            )
+        return wire.admit(
+            wire.AdmitFacts(
+                kind="stream" if request.stream else "json",
+                tiers=tiers,
+                tenant=self._tenant.label,
+                route=f"{first}; reason={reason}",
+                cache_status=self._cache_status,
+                hide_usage=request.usage_splice is not None,
+                models=self._policy.model_names(tiers),
+                uncounted=self._policy.uncounted,
+                asked=request.model,
+            ),
+            timeout_ms=max(int((self._moments.cut_at - self._loop.time()) * 1000), 1),
+            request_facts={
+                "queue": turn.told,
+                "bill": bill,
+                "model_span": f"{model_span[0]}:{model_span[1]}:{size_bytes}",
+                **told,
+            },
+            body=None if new_body is body else new_body,
+            prefix=prefix,
+            limits=self._grant.headers if self._grant else (),
         )
-        self._decision = "admitted"
-        self._gateway.metrics.routes[first, route.rule] += 1
 
     def _cap(self, request: openai.Request, pool: str, lease: Lease) -> tuple[caps.Why, int, int]:
         """Lower its limit to what the policy allows. Why, and what caps.billed says."""
@@ -440,7 +433,7 @@ class Exchange:
         headers: wire.RequestHeaders,
         request: openai.Request,
         tiers: tuple[str, ...],
-    ) -> tuple[tuple[str, str], ...]:
+    ) -> dict[str, str]:
         """What each tier's filter is to put into the body, and to cut out of it."""
         own, injections = self._own, self._policy.injections
         asker = Asker(
@@ -451,12 +444,12 @@ class Exchange:
             self._request_id,
             own.salt,
         )
-        facts = (
-            ("adds", injections.members(tiers, asker)),
-            ("cuts", _spans(openai.moved(own.cuts, request, request.lowered_to))),
-            ("other_cuts", _spans(openai.moved(own.other_cuts, request, request.lowered_to))),
-        )
-        return tuple(fact for fact in facts if fact[1])
+        facts = {
+            "adds": injections.members(tiers, asker),
+            "cuts": _spans(openai.moved(own.cuts, request, request.lowered_to)),
+            "other_cuts": _spans(openai.moved(own.other_cuts, request, request.lowered_to)),
+        }
+        return {name: value for name, value in facts.items() if value}
 
     async def _until_the_end(self) -> None:
         """The slot is held for as long as Envoy keeps the stream open."""
@@ -491,6 +484,17 @@ class Exchange:
             may_guard=self._moments.partial,
             facts=self._facts,
         )
+
+
+def _body_of(message: wire.Message | None) -> bytes:
+    if isinstance(message, wire.OtherPhase):  # trailers after no body at all
+        raise no_body()
+    if not isinstance(message, wire.RequestBody):
+        raise Gone
+    if len(message.body) > _LARGEST_BODY_BYTES:
+        message_text = "The request body is larger than the 16 MiB that the gateway accepts."
+        raise refused(413, "request_too_large", message_text)
+    return message.body
 
 
 def _spans(spans: tuple[openai.Span, ...]) -> str:

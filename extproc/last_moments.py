@@ -16,14 +16,12 @@ from extproc.policy import Policy
 
 _ASK_AGAIN_S = 0.25
 _AFTER_THE_CUT_S = 1.0
-_NEVER = Expiry(inf, 0.0, False)
 
 
 class LastMoments:
     """Of one exchange, `begin` once it is admitted. `facts`: of its log line."""
 
     __slots__ = (
-        "_expiry",
         "_facts",
         "_fill",
         "_gateway",
@@ -39,16 +37,25 @@ class LastMoments:
         "answer",
         "cut_at",
         "deadline",
+        "partial",
+        "slot_end",
     )
 
-    def __init__(self, gateway: Gateway, policy: Policy, facts: dict[str, object]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        policy: Policy,
+        loop: asyncio.AbstractEventLoop,
+        facts: dict[str, object],
+    ) -> None:
         self._gateway = gateway
         self._policy = policy
         self._facts = facts
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         # Until the request is read nothing has a deadline but Envoy's own limits.
-        self._expiry = _NEVER
-        self.deadline = self.cut_at = inf
+        self.deadline = self.cut_at = self.slot_end = inf
+        self.partial = False
+        """At its deadline the answer is to end well-formed."""
         self.answer: Passing | None = None
         """If it passes by way of us."""
         self._stop_reason, self._stop_until = "", 0.0  # while it is ended before its deadline
@@ -63,18 +70,10 @@ class LastMoments:
 
     def expect(self, expiry: Expiry, since: float) -> None:
         """`since`: when the time began to run, by the loop's clock."""
-        self._expiry = expiry
+        self.partial = expiry.partial
         self.deadline = since + expiry.deadline_s
         self.cut_at = self.deadline + expiry.grace_s
-
-    @property
-    def partial(self) -> bool:
-        """At its deadline the answer is to end well-formed."""
-        return self._expiry.partial
-
-    @property
-    def slot_end(self) -> float:
-        return self.cut_at + _AFTER_THE_CUT_S
+        self.slot_end = self.cut_at + _AFTER_THE_CUT_S
 
     def begin(
         self,

@@ -69,6 +69,7 @@ class Turn:
         policy: Policy,
         stream: Stream,
         moments: LastMoments,
+        loop: asyncio.AbstractEventLoop,
         *,
         tenant: Tenant,
         payer: str,
@@ -82,7 +83,7 @@ class Turn:
         self._tenant = tenant
         self._payer = payer
         self._class_index = class_index
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
         self._is_held_longer = False  # Envoy has been told to
         self.waited_s = 0.0
         """In all."""
@@ -168,7 +169,8 @@ class Turn:
             owner=owner,
         )
         try:
-            await self._enter(first, ask)
+            if not self._enter(first, ask):
+                await self._wait_for_slots(first)
             return route.pools, ""
         except Shed:
             pass
@@ -178,22 +180,29 @@ class Turn:
                 raise stale()
             if way == "smaller" and route.smaller:
                 with suppress(Shed):
-                    await self._enter(route.smaller[0], ask)
+                    if not self._enter(route.smaller[0], ask):
+                        await self._wait_for_slots(route.smaller[0])
                     return route.smaller, "smaller"
             if way == "overflow":
                 for pool in route.overflow:
                     with suppress(Shed):
-                        await self._enter(pool, ask)
+                        if not self._enter(pool, ask):
+                            await self._wait_for_slots(pool)
                         return from_overflow(route, pool), "overflow"
         raise self._overloaded(self._limiters[first])
 
-    async def _enter(self, pool: str, ask: Ask) -> None:
-        """Raises Shed also when a place in the queue was lost to another request."""
-        limiter = self._limiters[pool]
-        lease = self.lease = limiter.enter(ask)
-        if lease.state == "holding":
-            self._gateway.metrics.queue_wait[pool].observe(0.0)
-            return
+    def _enter(self, pool: str, ask: Ask) -> bool:
+        """Whether it has its slots at once. Raises Shed."""
+        lease = self.lease = self._limiters[pool].enter(ask)
+        if lease.state != "holding":
+            return False
+        self._gateway.metrics.queue_wait[pool].observe(0.0)
+        return True
+
+    async def _wait_for_slots(self, pool: str) -> None:
+        """Raises Shed when the place in the queue was lost to another request."""
+        lease = self.lease
+        assert lease is not None
         waited_s = await self._wait_for(lease.settled, self._admission.max_wait)
         if not lease.settled.done() and self._may_wait_longer:
             await self._have_it_held_longer()
@@ -201,7 +210,7 @@ class Turn:
         if lease.has_ended:
             raise Shed
         if not lease.settled.done():
-            raise self._timed_out(limiter)
+            raise self._timed_out(self._limiters[pool])
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
     async def _have_it_held_longer(self) -> None:

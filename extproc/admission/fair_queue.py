@@ -140,7 +140,8 @@ class FairQueue(Generic[W]):
     def charge(self, tenant: str, tokens: float, share: float) -> None:
         """The tenant is granted a request that will take so many tokens, as far as is known."""
         start = self._start(tenant)
-        self._virtual = max(self._virtual, start)
+        if start > self._virtual:
+            self._virtual = start
         self._paid_until[tenant] = start + tokens / share
         if len(self._paid_until) > self._remembered:
             self._forget_idle()

@@ -65,7 +65,9 @@ class Lease:
 
     @property
     def weight(self) -> int:
-        return min(self.ask.weight, self._owner.most_weights[self.ask.class_index])
+        """Slots that it takes, or would."""
+        wanted, most = self.ask.weight, self._owner.most_weights[self.ask.class_index]
+        return wanted if wanted < most else most
 
     @property
     def tenant(self) -> str:

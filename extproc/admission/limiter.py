@@ -171,7 +171,8 @@ class Limiter:
 
     def has_room(self, class_index: int) -> bool:
         """Whether a light request of this class would not have to wait."""
-        return not self.depth_of(class_index) and self._room(class_index) > 0
+        waiting = self._queue.ahead[class_index] + self.foreign_waiting
+        return not waiting and self._room(class_index) > 0
 
     def is_full(self, class_index: int) -> bool:
         """At the hard mark, where not even the body is read of what would have to wait."""
@@ -221,16 +222,16 @@ class Limiter:
     def enter(self, ask: Ask = _ANYBODY) -> Lease:
         """A lease that holds its slots or queues for them; raises Shed."""
         now = self.clock()
+        index = ask.class_index
         lease = Lease(self, ask, now)
-        ahead = self._queue.ahead[ask.class_index]
-        is_free = not ahead and self._fits(ask.weight, ask.class_index)
+        is_free = not self._queue.ahead[index] and self._fits(lease.weight, index)
         if not is_free or self.foreign_waiting:
             self._make_room(ask, now)
         self._claims.add(ask)
         if is_free:
             self._take(lease, now)
             return lease
-        lease.queue_up(self._queue.ahead[ask.class_index] + 1)  # somebody may have given way
+        lease.queue_up(self._queue.ahead[index] + 1)  # somebody may have given way
         self._queue.add(lease)
         self._waiting_bytes += ask.size_bytes
         self._fill(now)  # it may pass a heavier one
@@ -289,7 +290,7 @@ class Limiter:
         while self._queue.length:
             rooms = self._room(0), self._room(BATCH)
             lease = self._queue.next(now, rooms) if max(rooms) > 0 else None
-            if lease is None or not self._fits(lease.ask.weight, lease.class_index):
+            if lease is None or not self._fits(lease.weight, lease.class_index):
                 break
             self._unqueue(lease)
             self._take(lease, now)
@@ -310,8 +311,8 @@ class Limiter:
         if lacking > 0:
             stops.make_way(lacking, self._holding, now)
 
-    def _fits(self, weight: int, class_index: int) -> bool:
-        taken = self._held + self.inherited + min(weight, self.most_weights[class_index])
+    def _fits(self, slots: int, class_index: int) -> bool:
+        taken = self._held + self.inherited + slots
         if class_index != BATCH:
             return taken <= self.slots
         return taken <= self.slots - self.spare and not self.foreign_waiting
@@ -328,10 +329,10 @@ class Limiter:
         self._held += slots
         self._holding[lease] = None
         self._sequences += ask.weight
-        tokens = ask.tokens
+        tokens = of_slot = ask.tokens
         if ask.weight > 1:  # slots have idled until enough were free: an average request for each
+            of_slot = tokens / ask.weight
             tokens = max(tokens, slots * self._tokens_mean)
-        of_slot = ask.tokens / ask.weight
         mean = self._tokens_mean or of_slot
         self._tokens_mean = mean = mean + _TOKENS_WEIGHT * (of_slot - mean)
         # As much as it would hold now, had it used its share of the slots.

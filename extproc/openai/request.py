@@ -126,7 +126,7 @@ def parse(path: str, body: bytes) -> Request:
         prompt_count = 1
     else:
         last_user_text, tokens, prompt_count = completion_prompt(members)
-    stream = _flag(members, "stream")
+    stream = "stream" in members and _flag(members, "stream")
     usage_asked, usage_splice = _usage(members, body, plain, spans)
     max_tokens, limit_place = _max_tokens(path, members, spans)
     return Request(
@@ -138,9 +138,9 @@ def parse(path: str, body: bytes) -> Request:
         last_user_text=last_user_text,
         prompt_tokens_estimate=max(1, tokens),
         max_tokens=max_tokens,
-        min_tokens=_min_tokens(members),
-        choices=_choices(members),
-        temperature=_temperature(members),
+        min_tokens=_min_tokens(members) if "min_tokens" in members else 0,
+        choices=_choices(members) if "n" in members else 1,
+        temperature=_temperature(members) if "temperature" in members else None,
         prompt_count=prompt_count,
         size_bytes=len(body),
         members=members,
@@ -266,9 +266,10 @@ def _max_tokens(
     """The limit that counts, and where it stands or could stand. Chat has two members for it, of
     which the newer one counts; completions has one."""
     for name in ("max_completion_tokens", "max_tokens"):
-        value = members.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise invalid(f"`{name}` must be a positive integer.", name)
+        if name in members:
+            value = members[name]
+            if value is not None and (type(value) is not int or value < 1):
+                raise invalid(f"`{name}` must be a positive integer.", name)
     name = _limit_name(path, members)
     if name in spans:
         return members[name], (*spans[name], b"")

@@ -98,7 +98,7 @@ def test_of_a_completion_the_beginning_of_the_first_prompt_counts() -> None:
 @pytest.mark.parametrize("prefix", ["", "00ff00ff00ff00ff"])
 def test_the_header_is_set_only_where_there_is_one(prefix: str) -> None:
     facts = wire.AdmitFacts("json", ("small",), "t", "r", "", False, ";", "", "m")
-    told = wire.admit(facts, timeout_ms=1, request_facts=(), body=None, prefix=prefix)
+    told = wire.admit(facts, timeout_ms=1, request_facts={}, body=None, prefix=prefix)
     reply = ProcessingResponse.FromString(told)
     headers = reply.request_body.response.header_mutation.set_headers
     said = {option.header.key: option.header.raw_value.decode() for option in headers}

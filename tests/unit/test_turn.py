@@ -55,7 +55,8 @@ async def test_envoy_is_told_to_wait_longer_once_and_for_a_batch_request_alone(
     policy: Any = SimpleNamespace(
         config=SimpleNamespace(admission=admission), limiters=pools, **vars(POLICY)
     )
-    moments = LastMoments(gateway, policy, {})
+    loop = asyncio.get_running_loop()
+    moments = LastMoments(gateway, policy, loop, {})
     moments.expect(Expiry(deadline_s, 0.0, False), loop.time())
     stream = Stream()
     turn = Turn(
@@ -63,6 +64,7 @@ async def test_envoy_is_told_to_wait_longer_once_and_for_a_batch_request_alone(
         policy,
         cast(Any, stream),
         moments,
+        loop,
         tenant=Tenant("acme", tuple(pools)),
         payer="acme",
         class_index=class_index,
@@ -85,7 +87,7 @@ async def test_vectors_are_not_stopped_since_half_a_vector_is_of_no_use(
 ) -> None:
     body = b'{"model": "m", "input": "Hi", "messages": [{"role": "user", "content": "Hi"}]}'
     gateway: Any = SimpleNamespace()
-    moments = LastMoments(gateway, POLICY, {})
+    moments = LastMoments(gateway, POLICY, asyncio.get_running_loop(), {})
     moments.expect(Expiry(60, 0, False), 0.0)
     lease = Limiter(1, Marks(1, 0, 1, ""), lambda: 0.0).enter(Ask(class_index=BATCH))
     assert isinstance(lease, Lease)

@@ -72,7 +72,7 @@ def test_an_admit_reply_merges_its_prepared_and_its_own_part() -> None:
         wire.admit(
             wire.AdmitFacts(kind="json", tiers=("small", "small", "large"), **_FACTS),
             timeout_ms=1500,
-            request_facts=(("queue_ms", "0.1"),),
+            request_facts={"queue_ms": "0.1"},
             body=b"{}",
         )
     )
@@ -101,7 +101,7 @@ def test_a_client_body_that_stays_is_not_sent_back() -> None:
         wire.admit(
             wire.AdmitFacts(kind="json", tiers=("s",), **_FACTS),
             timeout_ms=1,
-            request_facts=(),
+            request_facts={},
             body=None,
         )
     )
@@ -124,3 +124,32 @@ def test_of_log_entries_the_one_tag_is_read() -> None:
     message.http_logs.log_entry.add().common_properties.custom_tags["forebay"] = "json\nacme"
     message.http_logs.log_entry.add().common_properties.custom_tags["other"] = "x"
     assert wire.read_log(message.SerializeToString()) == ["json\nacme", ""]
+
+
+_ODD = ("%s 100%", "Zoë", "aAbB", "", 'p="1"')
+
+
+@pytest.mark.parametrize("shift", range(len(_ODD)))
+def test_what_an_admit_reply_says_is_what_it_was_told_whatever_the_texts(shift: int) -> None:
+    """Replies whose texts have the same sizes share a frame."""
+    texts = (*_ODD[shift:], *_ODD[:shift])
+    names = ("queue", "bill", "model_span", "adds", "cuts")
+    told: dict[str, str] = dict(zip(names, texts, strict=True))
+    reply = ProcessingResponse.FromString(
+        wire.admit(
+            wire.AdmitFacts(kind="stream", tiers=("s",), **_FACTS),
+            timeout_ms=1234 + shift,
+            request_facts=told,
+            body=b"x" * 300,
+            prefix="0a1b",
+            limits=(("limit-requests", "7"),),
+        )
+    )
+    assert dict(reply.dynamic_metadata["forebay_request"]) == told  # pyright: ignore
+    assert dict(reply.dynamic_metadata["forebay_limits"]) == {"limit-requests": "7"}  # pyright: ignore
+    common = reply.request_body.response
+    headers = {h.header.key: h.header.raw_value for h in common.header_mutation.set_headers}
+    assert headers["x-envoy-upstream-rq-timeout-ms"] == b"%d" % (1234 + shift)
+    assert headers["x-forebay-prefix"] == b"0a1b"
+    assert headers["content-length"] == b"300"
+    assert common.body_mutation.body == b"x" * 300
