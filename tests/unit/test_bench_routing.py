@@ -110,6 +110,35 @@ def test_the_whole_bench(tmp_path: Path, quick: None) -> None:
     assert views.figure(told).axes
 
 
+@pytest.mark.parametrize(
+    ("value", "sd", "doubted"),
+    [
+        (0.648, 0.0017, True),
+        (0.652, 0.0017, True),
+        (0.648, 0.0005, False),
+        (0.66, 0.0017, False),
+        (0.648, None, False),
+    ],
+)
+def test_a_bar_that_other_folds_could_decide_otherwise_is_doubted(
+    value: float, sd: float | None, doubted: bool
+) -> None:
+    told: dict[str, Any] = {
+        "questions": "pooled",
+        "learned_from": "folds",
+        "apgr": {"learned": {"value": value}},
+        "by_folding_sd": sd,
+    }
+    other_way = told | {"learned_from": "other subjects", "by_folding_sd": 1.0}
+    found = flow.doubt([other_way, told])
+    assert (found is not None and "pooled" in found) is doubted
+
+
+def test_how_much_the_foldings_differ_is_told() -> None:
+    assert quality._sd_of_mean([0.64, 0.65, 0.66]) == pytest.approx(0.01 / 3**0.5)
+    assert quality._sd_of_mean([0.65]) is None
+
+
 def test_without_the_file_the_rest_is_measured_and_it_says_so(tmp_path: Path, quick: None) -> None:
     result = flow.run(tmp_path)
     assert result["sets"] == []
