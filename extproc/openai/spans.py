@@ -124,10 +124,11 @@ def quick_spans(body: bytes, members: dict[str, Any]) -> dict[str, Span] | None:
         quoted = _QUOTED.get(name)
         if quoted is None:
             continue
-        if body.count(quoted) != 1:
+        at = body.find(quoted)
+        if at < 0 or body.find(quoted, at + 1) >= 0:
             return None
         if name in _SPANS_NEEDED:
-            value = _SCALAR.match(body, body.index(quoted) + len(quoted))
+            value = _SCALAR.match(body, at + len(quoted))
             if value is None:
                 return None
             spans[name] = value.span(1)
