@@ -32,6 +32,8 @@ def _filter(work: Work, path: Path, mine: Node) -> None:
     if is_a(kinds(mine), "Lua"):
         _text(work, (*path, *_LUA), mine.get(*_LUA), "inline_string")
     elif is_a(kinds(mine), "ExternalProcessor"):
+        typed = _found(mine, "typed_config")
+        work.complete((*path, "typed_config"), typed, ("max_message_timeout",))
         key = ("typed_config", "metadata_options", "receiving_namespaces", "untyped")
         if (theirs := work.draft.find(*path, *key)) is not None:
             work.complete_list((*path, *key), mine.seq(*key), _same_text, len(theirs.items))
