@@ -12,7 +12,6 @@ from typing import TypeAlias, TypeVar
 
 import orjson
 from aiohttp import web
-from prometheus_client import generate_latest
 from pydantic import BaseModel, ValidationError
 
 from extproc.cache import StoreUnavailable
@@ -54,9 +53,14 @@ def application(gateway: Gateway, is_serving: Callable[[], bool]) -> web.Applica
     """/metrics, /healthz (the process lives), /readyz (it takes exchanges), /status (the pools),
     /costs, /cache and what may be done there: see extproc.caching.report."""
 
-    async def metrics(_: web.Request) -> web.Response:
-        text = generate_latest(gateway.metrics.registry)
-        return web.Response(body=text, content_type="text/plain", charset="utf-8")
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/plain; charset=utf-8"})
+        await response.prepare(request)
+        for piece in gateway.metrics.pieces():
+            await response.write(piece)
+            await asyncio.sleep(0)  # requests go between
+        await response.write_eof()
+        return response
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -71,7 +75,7 @@ def application(gateway: Gateway, is_serving: Callable[[], bool]) -> web.Applica
 
     async def status(_: web.Request) -> web.Response:
         ready = is_serving() and len(gateway.down) < len(gateway.policy.config.pools)
-        return web.json_response({"ready": ready, **gateway.status()})
+        return _json({"ready": ready, **gateway.status()})
 
     async def costs(_: web.Request) -> web.Response:
         return _json(replace(gateway.ledger.report(), budgets=gateway.budgets()))

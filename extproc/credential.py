@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from extproc.config import content_of
+
 
 class Credential:
     """Its text form tells nothing; `header` is the only way to what it holds."""
@@ -17,7 +19,7 @@ class Credential:
     def from_file(cls, path: Path) -> "Credential":
         """White space around it is not part of it. ValueError: it cannot be read, or is none."""
         try:
-            return cls(_sound(path.read_text(encoding="ascii").strip()))
+            return cls(_sound(content_of(path).decode("ascii").strip()))
         except OSError as error:
             raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
         except ValueError:  # its own text would quote what was read

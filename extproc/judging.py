@@ -11,7 +11,6 @@ from extproc.routing.drift import Drift
 from extproc.routing.learned import Model, ModelError, parse
 
 _KEY = "forebay.routing.difficulty.model_file"
-_MOST_BYTES = 1024 * 1024  # forebay train-router writes 15 kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ def changed_judging(old: Judging | None, settings: DifficultyConfig) -> Judging:
     read_at, model = stamp(settings.model_file), None
     if settings.policy == "learned" and settings.model_file is not None:
         try:
-            model = parse(read_bytes(settings.model_file, _KEY, most=_MOST_BYTES))
+            model = parse(read_bytes(settings.model_file, _KEY))
         except ModelError as error:
             raise ConfigError(f"{_KEY}: {settings.model_file}: {error}") from error
     if old is not None and old.settings == settings and old.model == model:

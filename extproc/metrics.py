@@ -1,11 +1,11 @@
 """Every metric of the processor, in one place. Labels are names from the config or fixed words."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # it needs packages that most do without
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
 _LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1)
+_SAMPLES = 100  # of a piece: a millisecond of work
 
 
 class Metrics:
@@ -173,6 +174,14 @@ class Metrics:
         )
         self.reload_successful.set(1)
 
+    def pieces(self) -> Iterator[bytes]:
+        """What /metrics shows, a millisecond of work at a time: with thousands of tenants all of it
+        takes seconds."""
+        for _, metrics in groupby(self.registry.collect(), lambda metric: metric.name):
+            for n, metric in enumerate(metrics):
+                text = generate_latest(_Only(metric))
+                yield text.split(b"\n", 2)[2] if n else text  # what it is was said
+
     def _counter(self, name: str, text: str, labels: list[str]) -> "Counts":
         counts = Counts(name, text, labels)
         self.registry.register(_Counted(counts))
@@ -201,11 +210,11 @@ class Counts(dict[str | tuple[str, ...], float]):
     def __missing__(self, labels: str | tuple[str, ...]) -> float:
         return 0
 
-    def collect(self) -> Metric:
-        family = CounterMetricFamily(self.name, self.text, labels=self.labels)
-        for labels, count in self.items():
-            family.add_metric(_values(labels), count)
-        return family
+    def collect(self) -> Iterator[Metric]:
+        return _in_pieces(
+            lambda: CounterMetricFamily(self.name, self.text, labels=self.labels),
+            [(_values(labels), count) for labels, count in self.items()],
+        )
 
 
 class Histograms(dict[str | tuple[str, ...], "Histogram"]):
@@ -219,11 +228,11 @@ class Histograms(dict[str | tuple[str, ...], "Histogram"]):
         made = self[labels] = Histogram(self.bounds)
         return made
 
-    def collect(self) -> Metric:
-        family = HistogramMetricFamily(self.name, self.text, labels=self.labels)
-        for labels, histogram in self.items():
-            family.add_metric(_values(labels), histogram.cumulative(), histogram.sum)
-        return family
+    def collect(self) -> Iterator[Metric]:
+        return _in_pieces(
+            lambda: HistogramMetricFamily(self.name, self.text, labels=self.labels),
+            ((_values(labels), one.cumulative(), one.sum) for labels, one in [*self.items()]),
+        )
 
 
 class Histogram:
@@ -254,7 +263,30 @@ class _Counted(Collector):
         self._counted = counted
 
     def collect(self) -> Iterator[Metric]:
-        yield self._counted.collect()
+        return self._counted.collect()
+
+
+class _Only(Collector):
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+_Row: TypeAlias = tuple[Any, ...]
+
+
+def _in_pieces(family: Callable[[], Any], rows: Iterable[_Row]) -> Iterator[Metric]:
+    """`rows`: what its add_metric takes, from nothing that may change meanwhile. At least one
+    piece, for its name."""
+    piece = family()
+    for n, row in enumerate(rows):
+        if n and len(piece.samples) >= _SAMPLES:
+            yield piece
+            piece = family()
+        piece.add_metric(*row)
+    yield piece
 
 
 class _Dollars(Collector):
@@ -264,21 +296,22 @@ class _Dollars(Collector):
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
-        cost = CounterMetricFamily(
-            "forebay_cost_usd",
-            "What the counted tokens cost by the prices of the policy.",
-            labels=["tenant", "feature", "pool"],
+        yield from _in_pieces(
+            lambda: CounterMetricFamily(
+                "forebay_cost_usd",
+                "What the counted tokens cost by the prices of the policy.",
+                labels=["tenant", "feature", "pool"],
+            ),
+            self._ledger.cost_usd().items(),
         )
-        for labels, usd in self._ledger.cost_usd().items():
-            cost.add_metric(labels, usd)
-        saved = CounterMetricFamily(
-            "forebay_saved_usd",
-            "What would have been paid more with a lever off; see /costs for the comparison.",
-            labels=["tenant", "lever"],
+        yield from _in_pieces(
+            lambda: CounterMetricFamily(
+                "forebay_saved_usd",
+                "What would have been paid more with a lever off; see /costs for the comparison.",
+                labels=["tenant", "lever"],
+            ),
+            self._ledger.saved_usd().items(),
         )
-        for labels, usd in self._ledger.saved_usd().items():
-            saved.add_metric(labels, usd)
-        yield from (cost, saved)
 
 
 class Judged(Collector):
@@ -321,18 +354,23 @@ class _Limited(Collector):
 
     def collect(self) -> Iterator[Metric]:
         limits, named = self._limits()
-        budget = GaugeMetricFamily(
-            "forebay_budget_usd", "What a tenant may spend in a day or month.", labels=["tenant"]
+        budgets = [(name, rules) for name, rules in named.items() if rules.budget]
+        yield from _in_pieces(
+            lambda: GaugeMetricFamily(
+                "forebay_budget_usd",
+                "What a tenant may spend in a day or month.",
+                labels=["tenant"],
+            ),
+            (([name], rules.budget.most / NANO) for name, rules in budgets if rules.budget),
         )
-        spent = GaugeMetricFamily(
-            "forebay_budget_spent_usd",
-            "Of it, what is spent or charged for running requests, as this processor knows.",
-            labels=["tenant"],
+        yield from _in_pieces(
+            lambda: GaugeMetricFamily(
+                "forebay_budget_spent_usd",
+                "Of it, what is spent or charged for running requests, as this processor knows.",
+                labels=["tenant"],
+            ),
+            (([name], limits.spent_usd(name, rules)) for name, rules in budgets),
         )
-        for name, rules in named.items():
-            if rules.budget is not None:
-                budget.add_metric([name], rules.budget.most / NANO)
-                spent.add_metric([name], limits.spent_usd(name, rules))
         away = CounterMetricFamily(
             "forebay_limits_away",
             "Requests whose limits were decided without Redis, and how: see limits.when_away.",
@@ -340,7 +378,7 @@ class _Limited(Collector):
         )
         for how, count in limits.decided_away.items():
             away.add_metric([how], count)
-        yield from (budget, spent, away)
+        yield away
         shared = limits.shared
         if shared is not None:
             yield GaugeMetricFamily(

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 # A look-up that is given up runs on for so long, so that a connection that is slow to be made
 # (TLS) is there for the next one, and one whose answer is late need not be made again.
-_LAST_S = 1.0
+LAST_S = 1.0
 _PURGE_S = 2.0
 _FAILURES = 5  # in a row, then the circuit opens
 _FIRST_PROBE_S = 0.1
@@ -150,7 +150,7 @@ class Link:
         task = asyncio.create_task(self._send(command, otherwise))
         self._asking.add(task)
         task.add_done_callback(self._asked)
-        # Not cancelled: see _LAST_S.
+        # Not cancelled: see LAST_S.
         try:
             await asyncio.wait((task,), timeout=self.settings.time_limit_s)
         except asyncio.CancelledError:
@@ -170,7 +170,7 @@ class Link:
         return task.result()
 
     async def _send(self, command: Command, otherwise: Command | None) -> Any:
-        async with asyncio.timeout(_LAST_S), self._room:
+        async with asyncio.timeout(LAST_S), self._room:
             try:
                 return await self._client.execute_command(*command)
             except NoScriptError:
@@ -210,7 +210,7 @@ class Link:
             await asyncio.sleep(self._probe_in_s * random.uniform(0.5, 1.0))
             self._probe_in_s = min(self._probe_in_s * 2, self.settings.probe_s)
             try:
-                async with asyncio.timeout(_LAST_S):  # it may have to connect
+                async with asyncio.timeout(LAST_S):  # it may have to connect
                     await self._client.execute_command("GET", _PROBE_KEY)
                 async with asyncio.timeout(self.settings.time_limit_s):
                     await self._client.execute_command("GET", _PROBE_KEY)
@@ -258,7 +258,7 @@ class Link:
                 write.lost(False)
             return False
         try:
-            async with asyncio.timeout(_LAST_S):
+            async with asyncio.timeout(LAST_S):
                 if len(write.commands) == 1:
                     answers = [await self._client.execute_command(*write.commands[0])]
                 else:
@@ -338,8 +338,8 @@ def _client(settings: Settings) -> _Client:
         protocol=2,
         # A connection each for the writes, a probe and a purge.
         max_connections=settings.connections + 3,
-        socket_timeout=_LAST_S,
-        socket_connect_timeout=_LAST_S,
+        socket_timeout=LAST_S,
+        socket_connect_timeout=LAST_S,
         retry=Retry(NoBackoff(), 0),
         driver_info=None,
         **tls,

@@ -32,6 +32,8 @@ def _filter(work: Work, path: Path, mine: Node) -> None:
     if is_a(kinds(mine), "Lua"):
         _text(work, (*path, *_LUA), mine.get(*_LUA), "inline_string")
     elif is_a(kinds(mine), "ExternalProcessor"):
+        typed = _found(mine, "typed_config")
+        work.complete((*path, "typed_config"), typed, ("max_message_timeout",))
         key = ("typed_config", "metadata_options", "receiving_namespaces", "untyped")
         if (theirs := work.draft.find(*path, *key)) is not None:
             work.complete_list((*path, *key), mine.seq(*key), _same_text, len(theirs.items))
@@ -63,11 +65,18 @@ def _access_log(work: Work, manager: Path) -> None:
 def _admit_route(work: Work, route: Route) -> None:
     ours = [r for r in work.reference.routes if Route(r, ()).admits]
     ours = next((r for r in ours if r.word("name") == route.node.word("name")), ours[0])
-    key = "response_headers_to_add"
-    if not work.complete(route.path, ours, (key,)):
-        path: Path = (*route.path, key)
-        theirs = work.draft.get(*path).seq()
-        work.complete_list(path, ours.seq(key), _same_header, len(theirs))
+
+    def same_name(mine: Node, theirs: Node) -> bool:
+        return str(work.reference.value(mine)).lower() == theirs.text.lower()
+
+    for key, same in (
+        ("request_headers_to_remove", same_name),
+        ("response_headers_to_add", _same_header),
+    ):
+        if not work.complete(route.path, ours, (key,)):
+            path: Path = (*route.path, key)
+            theirs = work.draft.get(*path).seq()
+            work.complete_list(path, ours.seq(key), same, len(theirs))
     work.complete((*route.path, "route"), _found(ours, "route"), ("hash_policy",))
 
 

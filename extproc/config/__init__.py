@@ -15,7 +15,7 @@ from extproc.config.caching import (
     TenantCacheConfig,
 )
 from extproc.config.difficulty import DifficultyConfig, JudgeConfig, LearningConfig
-from extproc.config.files import Stamp, read_bytes, stamp
+from extproc.config.files import Stamp, content_of, read_bytes, stamp
 from extproc.config.limiting import (
     BudgetConfig,
     LimitsConfig,
@@ -75,6 +75,7 @@ __all__ = [
     "TenantConfig",
     "TenantLimitsConfig",
     "WhenAway",
+    "content_of",
     "credentials",
     "from_document",
     "limits_credentials",

@@ -1,6 +1,9 @@
 """Files that the policy names: their content, and by what a change of them shows."""
 
+import errno
+import os
 from pathlib import Path
+from stat import S_ISREG
 from typing import NamedTuple
 
 from extproc.config.policy import ConfigError
@@ -26,13 +29,25 @@ def stamp(path: Path | None) -> Stamp | None:
     return Stamp(stat.st_mtime_ns, stat.st_size, stat.st_ino)
 
 
-def read_bytes(path: Path, key: str, *, most: int) -> bytes:
-    """`key`: where the policy names it. ConfigError: it cannot be read, or is larger."""
+def content_of(path: Path, most: int = 1024 * 1024) -> bytes:
+    """OSError: it cannot be read, is larger, or is no regular file: who reads a pipe waits for who
+    writes it, and whoever waits here takes no config and serves nobody."""
+    with open(path, "rb", opener=_at_once) as file:
+        if not S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes")
+    return content
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_bytes(path: Path, key: str) -> bytes:
+    """`key`: where the policy names it. ConfigError: as content_of."""
     try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
+        return content_of(path)
     except OSError as error:
         raise ConfigError(f"{key}: {path} cannot be read: {error.strerror}") from error
-    if len(content) > most:
-        raise ConfigError(f"{key}: {path} is larger than {most:,} bytes: that is no such file")
-    return content

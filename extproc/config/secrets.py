@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from extproc.config.caching import CacheConfig, RedisConfig
+from extproc.config.files import read_bytes
 from extproc.config.policy import ConfigError
 
 CACHE_SECRET = "FOREBAY_CACHE_SECRET"
@@ -68,10 +69,7 @@ def _read(path: Path | None, where: str, variable: str) -> bytes | None:
     or an empty variable."""
     if path is None:
         return os.environ.get(variable, "").encode("utf-8", "surrogateescape").strip() or None
-    try:
-        text = path.read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(f"{where}: {path} cannot be read: {error.strerror}") from error
+    text = read_bytes(path, where).strip()
     if not text:
         raise ConfigError(f"{where}: {path} is empty")
     return text

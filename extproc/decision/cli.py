@@ -12,7 +12,7 @@ from extproc.openai import CHAT
 
 def _fail(error: object) -> NoReturn:
     typer.echo(f"forebay: {error}", err=True)
-    raise typer.Exit(1)
+    raise typer.Exit(2)
 
 
 def command(
@@ -41,12 +41,15 @@ def command(
 
     What a cache or a queue does with it depends on a running gateway (`forebay cache why` asks
     one), and so does which share of the traffic is the hardest. The prompt is never shown.
+    Exit status 0: it goes, or may go, somewhere; 1: it is refused; 2: the config or the question is
+    wrong.
 
     Example: forebay route request.json --config envoy/envoy.yaml --tenant acme --down small
     """
     from rich.console import Console  # here: `forebay --help` needs none
 
     from extproc.decision import views
+    from extproc.decision.facts import Refused
     from extproc.decision.report import Asked, Undecided, decide
 
     asked = Asked(
@@ -63,7 +66,8 @@ def command(
         _fail(error)
     if as_json:
         typer.echo(orjson.dumps(decision, option=orjson.OPT_INDENT_2).decode())
-        return
-    console = Console()
-    for one in views.shown(decision):
-        console.print(one)
+    else:
+        console = Console()
+        for one in views.shown(decision):
+            console.print(one)
+    raise typer.Exit(1 if isinstance(decision, Refused) else 0)

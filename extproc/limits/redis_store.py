@@ -2,6 +2,7 @@
 that Redis is away: then it raises Away. No tenant id gets there, only a hash of it.
 """
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple, cast
 from extproc.limits.book import Book
 from extproc.limits.rules import Cost, Levels, Rate, Rules, Taken, Which
 from extproc.limits.scripts import PRESENT, SETTLE, TAKE
-from extproc.redis_link import Away, Command, Link
+from extproc.redis_link import LAST_S, Away, Command, Link
 
 _WHICH: tuple[Which, ...] = ("requests", "tokens", "concurrent", "budget")
 _SEEN_FOR_S = 5
@@ -37,6 +38,10 @@ class RedisStore:
     def __init__(self, link: Link, hashed: Callable[[str], bytes]) -> None:
         self.link = link
         self._hashed = hashed
+        self._clock = time.monotonic
+        self._ahead_s: float | None = None
+        """Of this clock Redis' own is so much ahead, or less by what an answer took; as heard last.
+        None: not known, or several nodes have a clock each."""
         self._waiting: list[_Write] = []
         self._is_writing = False
 
@@ -51,7 +56,8 @@ class RedisStore:
         late: Callable[[Taken], None],
     ) -> Taken:
         """See Book.take. `book`: what is known of the tenant here. Raises Away; `late`: what Redis
-        has granted all the same, only too late."""
+        has granted all the same, only too late. After LAST_S nobody hears of that: what gets there
+        later is not done."""
         concurrent = "" if rules.concurrent is None else rules.concurrent
         budget = rules.budget
 
@@ -61,6 +67,7 @@ class RedisStore:
                 if taken.refused is None:
                     late(taken)
 
+        sent_s, ahead_s = self._clock(), self._ahead_s
         answer = await self.link.run(
             TAKE,
             self._keys(tenant_id),
@@ -77,8 +84,11 @@ class RedisStore:
             _finite(book.tokens),
             book.period,
             book.heard_spent,
+            "" if ahead_s is None else repr(sent_s + LAST_S + ahead_s),
             late=too_late,
         )
+        if not self.link.settings.cluster:
+            self._ahead_s = _time(answer) - sent_s
         return _taken(answer)
 
     def settle(
@@ -180,7 +190,7 @@ def _taken(answer: object) -> Taken:
     """Raises Away for what is no answer to TAKE."""
     parts = cast("list[Any]", answer) if isinstance(answer, list) else []
     try:
-        refused, requests, tokens, running, spent, period = parts
+        refused, requests, tokens, running, spent, period, _ = parts
         which = refused.decode()
         levels = Levels(
             float(requests), float(tokens), int(running), int(float(spent)), int(period)
@@ -190,6 +200,14 @@ def _taken(answer: object) -> Taken:
     if which and which not in _WHICH:
         raise Away
     return Taken(which or None, levels)
+
+
+def _time(answer: object) -> float:
+    """Of an answer to TAKE. Raises Away."""
+    try:
+        return float(cast("list[Any]", answer)[-1])
+    except (ValueError, TypeError, LookupError):
+        raise Away from None
 
 
 def _settled(answer: object) -> Settled:

@@ -52,6 +52,7 @@ local tokens, usd = tonumber(ARGV[10]), tonumber(ARGV[11])
 -- What the processor takes the levels to be: where Redis knows of none, or of too little.
 local ahead, known_requests, known_tokens = ARGV[12] == '1', number(ARGV[13]), number(ARGV[14])
 local known_period, known_spent = number(ARGV[15]), number(ARGV[16])
+local not_after = number(ARGV[17])
 
 local function level_of(stored, rate, most, known)
   local level = number(stored)
@@ -87,6 +88,7 @@ if budget then
   end
   if spent + usd > budget then refused = 'budget' end
 end
+if not_after and now > not_after then refused = 'late' end
 
 if refused == '' then
   if concurrent then
@@ -121,13 +123,15 @@ if refused == '' then
     if redis.call('TTL', KEYS[1]) < ttl then redis.call('EXPIRE', KEYS[1], ttl) end
   end
 end
-return {refused, exact(request_level), exact(token_level), running, exact(spent), period}
+return {refused, exact(request_level), exact(token_level), running, exact(spent), period,
+  exact(now)}
 """
 )
 """KEYS: hash, leases. ARGV, empty for none: rate and most of requests, of tokens; concurrent, lease
 id, its milliseconds; budget, `day` or `month`; tokens, nanodollars; then what the processor takes
-the levels to be: 1 if it has granted what Redis has not heard of, requests, tokens, period, spent.
-The answer: which limit refused, or empty; the levels as in Levels."""
+the levels to be: 1 if it has granted what Redis has not heard of, requests, tokens, period, spent;
+and when, by Redis' clock, nobody listens any more. The answer: which limit refused, `late`, or
+empty; the levels as in Levels; the time."""
 
 SETTLE = Script(
     _COMMON

@@ -13,16 +13,23 @@ from extproc.openai.replies import invalid
 from extproc.openai.request import Request, splices_of
 from extproc.openai.spans import Span, members_at, without_quote_escapes
 
-OURS = frozenset(("priority", "cache_salt", "request_id"))
+OURS = frozenset(
+    ("priority", "cache_salt", "request_id", "kv_transfer_params", "ec_transfer_params")
+)
 """No server gets these as a client wrote them: who goes first, and who shares a prefix cache, is
-for the policy to say; and by its id a request can be stopped."""
+for the policy to say; by its id a request can be stopped; and where caches are to be fetched from
+or kept for (hosts, blocks, files) is between servers and the router that stands before them."""
+
+_XARGS = "vllm_xargs"
+_XARGS_OF_ENGINE = ("kv_transfer_params", "ec_transfer_params", "kv_cache_report_mode")
+"""In these vLLM 0.32 finds what steers its engine, beside what custom code wants to know."""
 
 HINTS = frozenset(
     ("session_id", "top_k", "min_p", "repetition_penalty", "length_penalty")
     + ("skip_special_tokens", "spaces_between_special_tokens", "include_reasoning")
     + ("repetition_detection", "stream_interval", "watermarking", "media_io_kwargs")
     + ("mm_processor_kwargs", "mm_payload", "return_mm_kwargs", "return_token_offsets")
-    + ("routed_experts_prompt_start", "kv_transfer_params", "ec_transfer_params")
+    + ("routed_experts_prompt_start",)
 )
 """How vLLM is to sample, or to work: another server does that its own way, so it is not told."""
 
@@ -72,6 +79,7 @@ _ECHO = "echo"
 _OPTIONS = "stream_options"
 _CONTINUOUS = "continuous_usage_stats"
 
+_LOOKED_AT = OURS | {_XARGS}
 _OTHERS_LACK = OURS | HINTS | CONTRACT.keys() | {_ECHO, _OPTIONS}
 
 
@@ -94,10 +102,12 @@ NOTHING = OwnMembers()
 
 def own_members(request: Request, body: bytes, *, for_others: bool) -> OwnMembers:
     """`request` is what parse made of this very body. `for_others`: it may go to servers that are
-    not vLLM. ApiError for a member of ours that is there twice, or a salt that is none."""
+    not vLLM. ApiError for a member of ours that is there twice, a salt that is none, or what would
+    steer the engine."""
     members = request.members
-    if (_OTHERS_LACK if for_others else OURS).isdisjoint(members):
+    if (_OTHERS_LACK if for_others else _LOOKED_AT).isdisjoint(members):
         return NOTHING
+    _refuse_steering(members.get(_XARGS))
     contract = _contract(request) if for_others else ""
     mine = OURS & members.keys()
     others = frozenset[str]()
@@ -105,7 +115,7 @@ def own_members(request: Request, body: bytes, *, for_others: bool) -> OwnMember
         kept = {_OPTIONS} if request.path == CHAT else {_OPTIONS, _ECHO}
         others = _OTHERS_LACK & members.keys() - kept
     if not mine and not others:
-        return OwnMembers(contract=contract)
+        return OwnMembers(contract=contract) if contract else NOTHING
     cuts, other_cuts = _cuts(body, mine, others)
     return OwnMembers(cuts, other_cuts, contract, _salt(members))
 
@@ -127,6 +137,14 @@ def _salt(members: dict[str, Any]) -> str:
     if not isinstance(salt, str) or not salt:
         raise invalid("`cache_salt` must be a string that is not empty.", "cache_salt")
     return salt
+
+
+def _refuse_steering(xargs: object) -> None:
+    """Cut, the rest would be written anew; and nobody sends these by mistake."""
+    for name in _XARGS_OF_ENGINE:
+        if isinstance(xargs, dict) and name in xargs:
+            message = f"`{_XARGS}.{name}` is not for clients: leave it out."
+            raise invalid(message, f"{_XARGS}.{name}")
 
 
 def _contract(request: Request) -> str:

@@ -7,7 +7,10 @@ import os
 import threading
 from contextlib import suppress
 from pathlib import Path
+from stat import S_ISREG
 
+# A pipe is not waited for: nobody may ever read it.
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
 _TIME_LIMIT_S = 5.0
 _MOST_BYTES = 256 * 1024 * 1024
 
@@ -59,10 +62,12 @@ class LinesFile:
     def _write(self, line: bytes) -> str:
         """As above, in the thread."""
         try:
-            file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            file = os.open(self._path, _FLAGS, 0o600)
         except OSError as error:
             return error.strerror or "cannot be opened"
         try:
+            if not S_ISREG(os.fstat(file).st_mode):
+                return "it is no regular file"
             fcntl.flock(file, fcntl.LOCK_EX)
             before = os.fstat(file).st_size
             if before + len(line) > self._most_bytes:

@@ -67,6 +67,26 @@ async def test_a_named_model_gets_them_too_and_keeps_its_spelling(gateway: Gatew
     assert after[64:] == b'"' + sent.removeprefix(before)
 
 
+async def test_no_client_steers_the_engine(gateway: Gateway) -> None:
+    params = {"do_remote_prefill": True, "remote_host": "10.0.0.9", "remote_port": 5600}
+    control = {
+        "x-data-parallel-rank": "1",
+        "x-vllm-priority": "-9",
+        "x-session-id": "s",
+        "endpoint-load-metrics-format": "JSON",
+    }
+    answer = await gateway.ask(chat(max_tokens=1, kv_transfer_params=params), headers=control)
+    assert answer.status == 200, answer
+    got = gateway.received("small")[-1]
+    assert "kv_transfer_params" not in json.loads(got["body"])
+    assert not control.keys() & got["headers"].keys()
+    refused = await gateway.ask(chat(vllm_xargs={"kv_transfer_params": "x"}))
+    assert (refused.status, refused.json["error"]["param"]) == (
+        400,
+        "vllm_xargs.kv_transfer_params",
+    )
+
+
 async def test_another_server_gets_none_of_vllms_members(gateway: Gateway) -> None:
     gateway.set_faults("small", {"status": 503})
     sent = chat("Why", top_k=1, min_p=0.1, priority=1, cache_salt="x", request_id="r", min_tokens=0)

@@ -1,6 +1,7 @@
 """The pure parts of the benchmarks: percentiles, verdicts on ratios, whole answers, tables."""
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -19,6 +20,7 @@ from extproc.bench.entry import Entry
 from extproc.bench.envoy import BUFFERED_REQUEST, envoy_config
 from extproc.bench.foreign import Skipped
 from extproc.bench.lab import BenchError, Lab
+from extproc.bench.limits.load import offer
 from extproc.bench.load import NUMBER, Job, Outcome, Request, is_whole, prepared, run_job
 from extproc.bench.processes import cpu_s, resident_mib
 from extproc.bench.report import Result
@@ -251,3 +253,39 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_measured
     done = CliRunner().invoke(app, [bench, "--plot", plot])
     assert done.exit_code in (1, 2)
     assert says in done.output
+
+
+def test_an_end_of_the_limits_bench_leaves_no_request_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def interrupt() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise BenchError("stopped")
+
+    async def run() -> None:
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+        async def never() -> None:
+            await asyncio.sleep(60)
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        async with server:
+            await offer(
+                [f"http://{host}:{port}"],
+                "k",
+                per_s=100_000,
+                seconds=60,
+                events=[(0.0, never)],
+                check=interrupt,
+            )
+
+    looks = 0
+    with pytest.raises(BenchError, match="stopped"):
+        asyncio.run(run())
+    gc.collect()
+    assert caplog.messages == []

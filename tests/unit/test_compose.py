@@ -351,7 +351,7 @@ ENVOY_STATS = {
 }
 SCRAPED = {"job", "instance"}
 _NOT_METRICS = {
-    *("and", "or", "unless", "avg", "sum", "max", "rate", "increase", "scalar"),
+    *("and", "or", "unless", "avg", "sum", "min", "max", "rate", "increase", "scalar"),
     *("histogram_quantile", "avg_over_time"),
 }
 _GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")

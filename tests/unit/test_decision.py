@@ -261,6 +261,7 @@ def test_the_command_shows_it_without_the_prompt(tmp_path: Path, more: list[str]
         assert json.loads(told.stdout)["score"]["policy"] == "prior"
     request.write_bytes(b'{"model": "auto", "messages": "%s"}' % SECRET.encode())
     told = CliRunner().invoke(app, ["route", str(request), "--config", str(policy), *more])
+    assert told.exit_code == 1, "it is refused"
     assert SECRET not in told.output
     assert "invalid_request" in told.output
 
@@ -269,5 +270,5 @@ def test_the_command_says_what_is_wrong_with_the_config(tmp_path: Path) -> None:
     request = tmp_path / "request.json"
     request.write_bytes(body())
     told = CliRunner().invoke(app, ["route", str(request), "--config", str(tmp_path / "no.yaml")])
-    assert told.exit_code == 1
+    assert told.exit_code == 2
     assert "no.yaml: cannot be read" in told.output

@@ -19,7 +19,7 @@ from extproc.limits.redis_store import RedisStore
 from extproc.limits.rules import period_of
 from extproc.limits.scripts import SETTLE, TAKE
 from extproc.limits.shared import SharedStore
-from extproc.redis_link import Link, Script, Settings
+from extproc.redis_link import LAST_S, Link, Script, Settings
 from extproc.stores import make_limits
 from tests.redis_server import MISSING, RedisServer, binary, redis_server
 from tests.unit.test_limits import granted, refused, rules
@@ -265,6 +265,37 @@ async def test_what_redis_granted_too_late_is_given_back(
     assert limits.spent_usd("acme", some) == 0
 
 
+async def test_what_redis_would_grant_when_nobody_listens_any_more_it_does_not(
+    own_server: RedisServer, processor: Processors
+) -> None:
+    """A take that is longer on its way than its sender keeps the connection."""
+    limits = processor(own_server, "refuse")
+    some = rules(tokens_per_minute=6000, concurrent_requests=1, budget={"usd": 1})
+    granted(await take(limits, some)).end(admitted=True)
+    own_server.stall()
+    assert refused(await take(limits, some, 500, 1000)).which == "away"
+    await asyncio.sleep(LAST_S + 0.3)
+    own_server.go_on()
+    await until(lambda: client.Redis.from_url(own_server.url).ping())
+    other = processor(own_server, "refuse")
+    grant = granted(await take(other, some))
+    assert dict(grant.headers)["remaining-tokens"] == "1000"
+    assert other.spent_usd("acme", some) == 0
+
+
+async def test_a_clock_that_was_put_forward_costs_one_take(
+    server: RedisServer, processor: Processors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis' clock, by hours or by an update of the machine's: here ours is put back."""
+    limits, some = processor(server, "refuse"), rules(requests_per_minute=600)
+    for ahead_s in (0, 7200, 7200, -7200):
+        redis = shared(limits).redis
+        monkeypatch.setattr(redis, "_clock", lambda by=ahead_s: time.monotonic() - by)
+        for _ in range(3):
+            await take(limits, some, tenant="stepped")
+    assert limits.decided_away["refuse"] == 1
+
+
 async def test_what_was_spent_meanwhile_redis_is_told_when_it_is_back(
     own_server: RedisServer, processor: Processors
 ) -> None:
@@ -438,7 +469,7 @@ def test_redis_knows_the_calendar(server: RedisServer, year: int) -> None:
                 now = datetime(year, month, day, 23, 59, 59, tzinfo=UTC).timestamp()
                 for moment in (now, now + 86_400 * 3):
                     admin.delete("k")
-                    rest = ("", "", "", "", "", "", 1, 10, per, 0, 1, "", "", "", 0, 0)
+                    rest = ("", "", "", "", "", "", 1, 10, per, 0, 1, "", "", "", 0, 0, "")
                     answer = take_at(moment, ["k", "l"], *rest)
                     assert answer[5] == period_of(moment, per)
 
@@ -488,7 +519,7 @@ def test_the_scripts_do_step_by_step_what_a_book_does(
             mine = book.take(limits, Cost(count, usd), lease, 30.0, now, now)
             answer = take_at(
                 *(now, ["k", "l"], *rates, concurrent, lease, 30_000, limits.budget.most, "day"),
-                *(count, usd, "", "", "", 0, 0),
+                *(count, usd, "", "", "", 0, 0, ""),
             )
             assert answer[0].decode() == (mine.refused or "")
             assert float(answer[1]) == pytest.approx(mine.levels.requests, abs=1e-3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.openai import (
@@ -76,6 +76,24 @@ def test_one_of_ours_that_is_there_twice_is_refused(name: str) -> None:
     with pytest.raises(ApiError) as refused:
         found(body, for_others=False)
     assert refused.value.param == name
+
+
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+def test_where_a_server_fetches_caches_from_is_for_no_client_to_say(name: str) -> None:
+    told = {"do_remote_prefill": True, "remote_host": "10.0.0.9", "remote_block_ids": [1]}
+    for for_others in (True, False):
+        body = chat(**{name: told})
+        assert json.loads(cut(body, found(body, for_others=for_others).cuts)) == json.loads(chat())
+
+
+@pytest.mark.parametrize("name", ["kv_transfer_params", "ec_transfer_params"])
+def test_nor_among_what_custom_code_wants_to_know(name: str) -> None:
+    for for_others in (True, False):
+        with pytest.raises(ApiError) as refused:
+            found(chat(vllm_xargs={"ngram_size": 3, name: "x"}), for_others=for_others)
+        assert (refused.value.status, refused.value.param) == (400, f"vllm_xargs.{name}")
+    assert found(chat(vllm_xargs={"ngram_size": 3}), for_others=False) is NOTHING
+    assert found(chat(vllm_xargs=name), for_others=False) is NOTHING  # for the server to judge
 
 
 @pytest.mark.parametrize("salt", [1, "", ["x"], True])
@@ -162,6 +180,7 @@ def bodies(draw: st.DrawFn) -> bytes:
     return ("{" + ",".join(pairs) + "}").encode("utf-8", "surrogatepass")
 
 
+@settings(deadline=None)  # a machine may be busy
 @given(body=bodies(), most_tokens=st.none() | st.just(7))
 def test_after_every_change_the_cuts_leave_all_else(body: bytes, most_tokens: int | None) -> None:
     try:

@@ -40,7 +40,7 @@ def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]
 
 
 def shown(ours: Metrics, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    return samples(generate_latest(ours.registry).decode(), name)
+    return samples(b"".join(ours.pieces()).decode(), name)
 
 
 def test_a_counter_counts_by_its_labels() -> None:
@@ -73,6 +73,28 @@ def test_a_histogram_is_the_librarys(values: list[float]) -> None:
         library.labels("small").observe(value)
     expected = samples(generate_latest(theirs).decode(), "forebay_queue_wait")
     assert shown(ours, "forebay_queue_wait") == expected
+
+
+def test_with_thousands_of_tenants_it_comes_in_small_pieces_that_are_one_text() -> None:
+    """Nothing else runs while one is made, but between them."""
+    ours = metrics()
+    for n in range(3000):
+        ours.decisions["admitted", f"tenant-{n}"] += n
+        ours.ttft["small", f"tenant-{n}"].observe(1)
+    pieces: list[bytes] = []
+    for piece in ours.pieces():
+        pieces.append(piece)
+        ours.decisions["admitted", f"new-{len(pieces)}"] += 1
+        ours.ttft["small", f"new-{len(pieces)}"].observe(1)
+    assert max(piece.count(b"\n") for piece in pieces) < 130
+    text = b"".join(pieces).decode()
+    told = samples(text, "forebay_decisions_total")
+    for n in range(3000):
+        labels = (("decision", "admitted"), ("tenant", f"tenant-{n}"))
+        assert told["forebay_decisions_total", labels] == n
+    assert len(samples(text, "forebay_ttft_seconds_sum")) >= 3000
+    said = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(said) == len(set(said)) > 20
 
 
 def test_checked_hits_are_told_as_the_budget_and_the_cache_count_them() -> None:

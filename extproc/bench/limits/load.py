@@ -64,14 +64,20 @@ async def offer(
             await event()
 
         happening = [asyncio.create_task(happen(*one)) for one in events]
-        for number in range(round(per_s * seconds)):
-            if (wait_s := began + number / per_s - clock()) > 0:
-                await asyncio.sleep(wait_s)
-            told.lasted_s = clock() - began
-            task = asyncio.create_task(ask(urls[number % len(urls)]))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            if number % 100 == 0:
-                check()
-        await asyncio.gather(*tasks, *happening)
+        try:
+            for number in range(round(per_s * seconds)):
+                if (wait_s := began + number / per_s - clock()) > 0:
+                    await asyncio.sleep(wait_s)
+                told.lasted_s = clock() - began
+                task = asyncio.create_task(ask(urls[number % len(urls)]))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+                if number % 100 == 0:
+                    check()
+            await asyncio.gather(*tasks, *happening)
+        finally:  # before the session is closed under those that still ask
+            left = (*tasks, *happening)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
     return told
