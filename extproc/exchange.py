@@ -28,7 +28,7 @@ from extproc.passing import Passing
 from extproc.refusals import Answered, limited, refused
 from extproc.routing import Plan, Unroutable
 from extproc.tenants import Tenant, UnknownTenant
-from extproc.turn import Gone, Stream, Turn
+from extproc.turn import Gone, Stream, Turn, shed_early
 
 _NOBODY = Tenant("default", ())  # until the tenant is known
 _NONE: dict[str, str] = {}
@@ -123,17 +123,8 @@ class Exchange:
     async def _admit(self) -> None:
         policy = self._policy
         headers, path = self._read_headers(await self._stream.receive())
-        turn = self._turn = Turn(
-            self._gateway,
-            policy,
-            self._stream,
-            self._moments,
-            self._loop,
-            tenant=self._tenant,
-            payer=self._payer,
-            class_index=self._class_index,
-        )
-        turn.shed_early(cache_helps=policy.caches is not None)
+        tenant, payer, class_index = self._tenant, self._payer, self._class_index
+        shed_early(policy, tenant, payer, class_index, cache_helps=policy.caches is not None)
         await self._stream.send(
             wire.CONTINUE_HEADERS_SHOW_ANSWER
             if policy.sees_answers and path != openai.EMBEDDINGS
@@ -141,26 +132,36 @@ class Exchange:
         )
         body = _body_of(await self._stream.receive())
 
+        turn = self._turn = Turn(
+            self._gateway,
+            policy,
+            self._stream,
+            self._moments,
+            self._loop,
+            tenant=tenant,
+            payer=payer,
+            class_index=class_index,
+        )
         request = self._parse(path, body)
-        expiry = policy.expiry(self._tenant.label, path)
-        is_batch = self._class_index == BATCH
+        expiry = policy.expiry(tenant.label, path)
+        is_batch = class_index == BATCH
         self._moments.expect(expiry, self._began + (turn.max_wait_s if is_batch else 0.0))
         route = self._route(request, headers)
         self._facts["pool"] = route.pools[0]
         shadow = self._gateway.shadow
         sample = None
         # What only vLLM could answer is none to compare servers by.
-        if shadow is not None and self._tenant.sampled and not self._own.contract:
+        if shadow is not None and tenant.sampled and not self._own.contract:
             sample = shadow.drawn(request, route, len(body))
-        if self._tenant.rules is not None:
-            await self._take_limits(self._tenant.rules, request, route)
+        if tenant.rules is not None:
+            await self._take_limits(tenant.rules, request, route)
         found = None
         if policy.caches is not None:
             found = await self._look_up(policy.caches, request, headers, route, body)
         prefix = ""
         if self._config.routing.prefix_affinity:
             apart = policy.injections.salts
-            prefix = openai.prefix_hash(request, self._payer if apart else "")
+            prefix = openai.prefix_hash(request, payer if apart else "")
         request.forget_prompt()
         may_cap = policy.may_cap or request.lowered_to is not None
         if request.usage_splice is None and not may_cap:

@@ -110,20 +110,6 @@ class Turn:
         position = self.lease.position if self.lease is not None else 0
         return f'{self.waited_s * 1000:.1f};desc="position {position}"' if position else _NO_QUEUE
 
-    def shed_early(self, *, cache_helps: bool) -> None:
-        """Where every pool of the tenant is at its hard mark, or sheds and no cached answer could
-        help, not even the body is read. Raises Answered."""
-        index = self._class_index
-        for pool in self._tenant.pools:
-            if self._limiters[pool].has_room(index):
-                return
-        ask = Ask(tenant=self._payer, share=self._tenant.share, class_index=index)
-        mine = [self._limiters[pool] for pool in self._tenant.pools]
-        if all(limiter.is_full(index) if cache_helps else limiter.sheds(ask) for limiter in mine):
-            for limiter in mine:
-                limiter.refuse(ask)
-            raise self._overloaded(min(mine, key=lambda limiter: limiter.drain_s(index)))
-
     async def follow(
         self, other: Flight[bytes, openai.Answer], size_bytes: int
     ) -> openai.Answer | None:
@@ -189,7 +175,7 @@ class Turn:
                         if not self._enter(pool, ask):
                             await self._wait_for_slots(pool)
                         return from_overflow(route, pool), "overflow"
-        raise self._overloaded(self._limiters[first])
+        raise _overloaded(self._limiters[first], ask)
 
     def _enter(self, pool: str, ask: Ask) -> bool:
         """Whether it has its slots at once. Raises Shed."""
@@ -210,7 +196,7 @@ class Turn:
         if lease.has_ended:
             raise Shed
         if not lease.settled.done():
-            raise self._timed_out(self._limiters[pool])
+            raise self._timed_out(self._limiters[pool], lease.ask)
         self._gateway.metrics.queue_wait[pool].observe(waited_s)
 
     async def _have_it_held_longer(self) -> None:
@@ -234,15 +220,34 @@ class Turn:
             raise Gone
         return waited_s
 
-    def _overloaded(self, limiter: Limiter) -> Answered:
-        return try_later("overloaded", "The gateway sheds load.", self._retry_after_s(limiter))
-
-    def _timed_out(self, limiter: Limiter) -> Answered:
+    def _timed_out(self, limiter: Limiter, ask: Ask) -> Answered:
         message = "No slot became free in time."
         timing = ("server-timing", f"queue;dur={self.told}")
-        return try_later("queue_timeout", message, self._retry_after_s(limiter), (timing,))
+        return try_later("queue_timeout", message, _retry_after_s(limiter, ask), (timing,))
 
-    def _retry_after_s(self, limiter: Limiter) -> int:
-        return limiter.retry_after_s(
-            self._payer, self._tenant.share, random.random(), self._class_index
-        )
+
+def shed_early(
+    policy: Policy, tenant: Tenant, payer: str, class_index: int, *, cache_helps: bool
+) -> None:
+    """Where every pool of the tenant is at its hard mark, or sheds and no cached answer could help,
+    not even the body is read. Raises Answered. The arguments: see Turn."""
+    limiters = policy.limiters
+    for pool in tenant.pools:
+        if limiters[pool].has_room(class_index):
+            return
+    ask = Ask(tenant=payer, share=tenant.share, class_index=class_index)
+    mine = [limiters[pool] for pool in tenant.pools]
+    for limiter in mine:
+        if not (limiter.is_full(class_index) if cache_helps else limiter.sheds(ask)):
+            return
+    for limiter in mine:
+        limiter.refuse(ask)
+    raise _overloaded(min(mine, key=lambda limiter: limiter.drain_s(class_index)), ask)
+
+
+def _overloaded(limiter: Limiter, ask: Ask) -> Answered:
+    return try_later("overloaded", "The gateway sheds load.", _retry_after_s(limiter, ask))
+
+
+def _retry_after_s(limiter: Limiter, ask: Ask) -> int:
+    return limiter.retry_after_s(ask.tenant, ask.share, random.random(), ask.class_index)

@@ -231,6 +231,14 @@ def _frame(
         _set_metadata(reply, "forebay_request", zip(facts, texts[len(headers) :], strict=True))
         return reply.SerializeToString()
 
+    frame, order = _as_format(filled, sizes)
+    return frame, itemgetter(*order)
+
+
+def _as_format(filled: Callable[[str], bytes], sizes: tuple[int, ...]) -> tuple[bytes, list[int]]:
+    """The bytes that are the same whatever the texts, `%b` for each text, and which one that is.
+    `filled`: the message with texts of these sizes, the first of the first letter alone, and so on.
+    """
     lower, upper = filled(ascii_lowercase), filled(ascii_uppercase)
     order: list[int] = []
     frame = b""
@@ -244,7 +252,7 @@ def _frame(
             order.append(index)
             frame += b"%b"
             at += sizes[index]
-    return frame, itemgetter(*order)
+    return frame, order
 
 
 @lru_cache(maxsize=1024)
@@ -307,13 +315,28 @@ def immediate(
     `details`: one word of ours, seen in Envoy's logs as response code details. `limits`: see
     `admit`.
     """
-    reply = ProcessingResponse()
-    _set(reply.immediate_response.headers, "x-request-id", request_id)
-    for name, value in limits:
-        _set(reply.immediate_response.headers, f"x-ratelimit-{name}", value)
+    own_id = request_id.encode()
+    own = _request_id_frame(len(own_id)) % own_id if own_id else b""
+    if limits:
+        reply = ProcessingResponse()
+        for name, value in limits:
+            _set(reply.immediate_response.headers, f"x-ratelimit-{name}", value)
+        own += reply.SerializeToString()
     # A refusal is one of few, each cached answer new. A long one may quote a path.
     make = _immediate if status == 200 or len(body) > 500 else _immediate_prepared
-    return make(status, headers, body, details) + reply.SerializeToString()
+    return make(status, headers, body, details) + own
+
+
+@lru_cache(maxsize=256)
+def _request_id_frame(size: int) -> bytes:
+    """Of an immediate reply the one header that each has for itself, as a format: see `_frame`."""
+
+    def filled(letters: str) -> bytes:
+        reply = ProcessingResponse()
+        _set(reply.immediate_response.headers, "x-request-id", letters[0] * size)
+        return reply.SerializeToString()
+
+    return _as_format(filled, (size,))[0]
 
 
 def _immediate(

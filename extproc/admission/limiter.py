@@ -189,8 +189,9 @@ class Limiter:
         if self.is_full(index):
             return True
         gate = self.gates[index]
-        shut = gate.shedding or self.depth_of(index) >= gate.high_water
-        return shut and self._gives_way_to(ask) is None and not self._may_add(ask)
+        if not gate.shedding and self.depth_of(index) < gate.high_water:
+            return False
+        return not self._has_a_claim(ask) or (self._most_served(ask) is None and self._is_crowded)
 
     def refuse(self, ask: Ask) -> None:
         """It is shed without having entered: the gate is to know."""
@@ -243,26 +244,30 @@ class Limiter:
         if self.is_full(index) or ask.size_bytes > self.most_bytes:
             raise Shed
         if self.gates[index].refuses(self.depth_of(index), now):
-            other = self._gives_way_to(ask)
+            if not self._has_a_claim(ask):
+                raise Shed
+            other = self._most_served(ask)
             if other is not None:
                 other.push_out()
-            elif not self._may_add(ask):
+            elif self._is_crowded:
                 raise Shed
         while self._waiting_bytes + ask.size_bytes > self.most_bytes:
-            other = self._queue.newest_of_lowest_class(above=index) or self._gives_way_to(ask)
+            other = self._queue.newest_of_lowest_class(above=index)
+            if other is None and self._has_a_claim(ask):
+                other = self._most_served(ask)
             if other is None:
                 raise Shed
             other.push_out()
 
-    def _gives_way_to(self, ask: Ask) -> Lease | None:
-        if not self._has_a_claim(ask):
-            return None
+    def _most_served(self, ask: Ask) -> Lease | None:
+        """Who waits and gives way to this claim."""
         return self._claims.of_the_most_served(ask, self._queue.newest_of)
 
-    def _may_add(self, ask: Ask) -> bool:
-        """With a claim, though nobody who waits has more: those who have more hold slots."""
-        few = max(self.slots // _SLOTS_PER_CLAIM, 1)
-        return self.depth < self.marks.high + few and self._has_a_claim(ask)
+    @property
+    def _is_crowded(self) -> bool:
+        """Too many wait for one more by a claim, where nobody gives way: those who have more than
+        their share hold slots."""
+        return self.depth >= self.marks.high + max(self.slots // _SLOTS_PER_CLAIM, 1)
 
     def _has_a_claim(self, ask: Ask) -> bool:
         places = self.marks.low * self._tokens_mean * ask.weight / max(ask.tokens, 1)

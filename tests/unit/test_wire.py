@@ -111,7 +111,8 @@ def test_a_client_body_that_stays_is_not_sent_back() -> None:
 @pytest.mark.parametrize("status", [200, 429])
 @pytest.mark.parametrize("body", [b"{}", b"x" * 1000])
 def test_an_immediate_reply_carries_status_headers_and_body(status: int, body: bytes) -> None:
-    for request_id in ("one", "two"):  # most of a refusal is prepared; not its id
+    # Most of a refusal is prepared; not its id.
+    for request_id in ("one", "two", "%%s", "é" * 20, "x" * 37, "y" * 300):
         data = wire.immediate(request_id, status, (("retry-after", "3"),), body, "forebay_x")
         answer = ProcessingResponse.FromString(data).immediate_response
         assert (answer.status.code, answer.body, answer.details) == (status, body, "forebay_x")
