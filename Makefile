@@ -10,7 +10,9 @@ ARGS ?=
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
-# Without compiling: what is imported is compiled then, and most never is.
+# Without compiling: what is imported is compiled then, once, and most never is. So Python must be
+# allowed to keep what it compiled: the tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 
 $(BIN)/python:

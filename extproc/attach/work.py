@@ -72,19 +72,24 @@ class Work:
         the next of them that is there, or behind the last, or else at `otherwise` (see
         Draft.add_item for `below_comments`); those that were added."""
         added: list[Node] = []
+        places = self._places(path, wanted, same)
         for n, item in enumerate(wanted):
-            theirs = self.draft.get(*path).seq()
-            places = [_place(mine, theirs, same) for mine in wanted]
             if places[n] is None:
                 at = slot(places, n, otherwise)
                 alone = below_comments and all(place is None for place in places)
                 self.draft.add_item(path, self.reference.item(item), at, below_comments=alone)
                 added.append(item)
+                places = self._places(path, wanted, same)
         return added
 
-
-def _place(mine: Node, theirs: Sequence[Node], same: Callable[[Node, Node], bool]) -> int | None:
-    return next((n for n, node in enumerate(theirs) if same(mine, node)), None)
+    def _places(
+        self, path: Path, wanted: Sequence[Node], same: Callable[[Node, Node], bool]
+    ) -> list[int | None]:
+        """Where each stands in the user's list there."""
+        theirs = self.draft.get(*path).seq()
+        return [
+            next((n for n, node in enumerate(theirs) if same(mine, node)), None) for mine in wanted
+        ]
 
 
 def slot(places: Sequence[int | None], n: int, otherwise: int) -> int:

@@ -149,26 +149,37 @@ class Gateway:
 
     # --- the processor's side ------------------------------------------------------------------
 
+    def statuses(self) -> dict[str, dict[str, Any]]:
+        """Of each pool."""
+        return self._json(f"{self.stack.config.admin_url}/status")["pools"]
+
     def status(self, pool: str) -> dict[str, Any]:
-        return self._json(f"{self.stack.config.admin_url}/status")["pools"][pool]
+        return self.statuses()[pool]
 
     def metric(self, line_start: str) -> float:
         """The sum of the samples whose line begins so; 0 when there is none."""
-        text = self.get(f"{self.stack.config.admin_url}/metrics").decode()
-        lines = [line for line in text.splitlines() if line.startswith(line_start)]
-        return sum(float(line.rpartition(" ")[2]) for line in lines)
+        [value] = self.metrics(line_start)
+        return value
+
+    def metrics(self, *line_starts: str) -> list[float]:
+        """Several of one moment."""
+        lines = self.get(f"{self.stack.config.admin_url}/metrics").decode().splitlines()
+        return [
+            sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+            for start in line_starts
+        ]
 
     def wait_until_accounted(self) -> None:
         """Until Envoy's log has told of every admitted exchange, which end a little after their
         clients have their answers."""
         self.wait_until_idle()
-        self.until(
-            lambda: (
-                self.metric("forebay_answers_total")
-                == self.metric('forebay_decisions_total{decision="admitted"')
-            ),
-            "the log does not tell of every admitted exchange",
-        )
+
+        def all_told() -> bool:
+            admitted = 'forebay_decisions_total{decision="admitted"'
+            answers, exchanges = self.metrics("forebay_answers_total", admitted)
+            return answers == exchanges
+
+        self.until(all_told, "the log does not tell of every admitted exchange")
 
     def reset(self) -> None:
         self.wait_until_idle()
@@ -177,15 +188,15 @@ class Gateway:
             self.get(f"{url}/sim/requests", "DELETE")
 
     def wait_until_idle(self) -> None:
-        self.until(
-            lambda: all(
-                not any(
-                    self.status(pool)[of] for of in ("in_flight", "queue_depth", "batch_waiting")
-                )
+        def idle() -> bool:
+            statuses = self.statuses()
+            return not any(
+                statuses[pool][of]
                 for pool in self.stack.config.backend_urls
-            ),
-            "a slot or a place in the queue is still taken",
-        )
+                for of in ("in_flight", "queue_depth", "batch_waiting")
+            )
+
+        self.until(idle, "a slot or a place in the queue is still taken")
 
     @staticmethod
     def until(condition: Any, why: str, limit_s: float = 5.0) -> None:

@@ -38,12 +38,11 @@ async def test_the_servers_own_counts_are_shown(gateway: Gateway) -> None:
     ids=["killed", "silent"],
 )
 def test_a_server_that_is_gone_leaves_the_replicas_in_time(
-    make_gateway: MakeGateway,
+    gateway: Gateway,
     end: Callable[[Gateway], None],
     undo: Callable[[Gateway], None],
     limit_s: float,
 ) -> None:
-    gateway = make_gateway()
     assert gateway.status("small")["replicas_up"] == 1
     end(gateway)
     ended = time.monotonic()

@@ -234,11 +234,19 @@ async def test_a_wrong_model_goes_to_the_next_tier_or_is_502(
     assert [seen.status for seen in api.seen] == [404, 404]
 
 
+@pytest.fixture(scope="module")
+def two_tiers(make_gateway: MakeGateway, api: HostedApi, keyed: None) -> Gateway:
+    fallback = {"hosted": ["small"]}
+    return make_gateway(edit=lambda document: with_hosted(document, api, fallback=fallback))
+
+
 @pytest.mark.parametrize("fault", ["broken", "moved", "busy"])
 async def test_where_it_does_not_answer_the_next_tier_does(
-    wrong: Any, api: HostedApi, keyed: None, fault: str
+    two_tiers: Gateway, api: HostedApi, fault: str
 ) -> None:
-    gateway = wrong(fallback={"hosted": ["small"]})
+    gateway = two_tiers
+    gateway.reset()
+    api.seen.clear()
     api.fault = fault
     answer = await gateway.ask(chat(model=MODEL, max_tokens=1))
     assert (answer.status, answer.headers["x-forebay-model"]) == (200, "small-7b")

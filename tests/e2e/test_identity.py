@@ -189,13 +189,25 @@ def with_jwt(folder: Path) -> Callable[[object], None]:
     return edit
 
 
-async def test_claims_of_a_signed_token_name_the_tenant(
-    make_gateway: MakeGateway, tmp_path: Path
-) -> None:
-    gateway = make_gateway(
-        policy={"tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}}},
-        edit=with_jwt(tmp_path),
+@pytest.fixture(scope="module")
+def shared_signed(make_gateway: MakeGateway, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
+    return make_gateway(
+        policy={
+            "tenants": {"acme": {"pools": ["small"]}, "nightly": {"pools": ["large"]}},
+            "cache": {"exact": {"scope": "user"}},
+        },
+        edit=with_jwt(tmp_path_factory.mktemp("jwt")),
     )
+
+
+@pytest.fixture
+def signed(shared_signed: Gateway) -> Gateway:
+    shared_signed.reset()
+    return shared_signed
+
+
+async def test_claims_of_a_signed_token_name_the_tenant(signed: Gateway) -> None:
+    gateway = signed
 
     async def ask(bearer: str, **headers: str) -> tuple[int, str | None]:
         authorization = {"authorization": f"Bearer {bearer}"}
@@ -217,9 +229,9 @@ async def test_claims_of_a_signed_token_name_the_tenant(
 
 
 async def test_users_share_no_answers_and_nobody_says_by_himself_who_he_is(
-    make_gateway: MakeGateway, tmp_path: Path
+    signed: Gateway,
 ) -> None:
-    gateway = make_gateway(policy={"cache": {"exact": {"scope": "user"}}}, edit=with_jwt(tmp_path))
+    gateway = signed
 
     async def ask(claims: dict[str, str], **headers: str) -> str:
         authorization = {"authorization": f"Bearer {token(**claims)}"}

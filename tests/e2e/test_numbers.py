@@ -276,7 +276,13 @@ def _check_tokens(
         and (seen.tokens > 0 or seen.what in ("error event", "incomplete: upstream_error"))
         for asked, seen in zip(all_asked, all_seen, strict=True)
     )
-    assert gained.get("ttft_seconds_count", 0) == first_tokens, where
+    # On a busy machine a reset overtakes the first token on its way from Envoy to the client.
+    overtaken = sum(
+        "reset after" in where and asked.stream and seen.what == "cut" and not seen.tokens
+        for asked, seen in zip(all_asked, all_seen, strict=True)
+    )
+    counted = gained.get("ttft_seconds_count", 0)
+    assert first_tokens <= counted <= first_tokens + overtaken, where
 
 
 PROMPT_TOKENS: dict[str, int] = {}

@@ -154,14 +154,18 @@ async def test_a_missing_file_is_refused_too(changing: Gateway) -> None:
     assert (await changing.ask(chat(max_tokens=1))).status == 200
 
 
-async def test_each_exchange_has_one_log_line_with_its_reasons(make_gateway: MakeGateway) -> None:
-    gateway = make_gateway()
+async def test_each_exchange_has_one_log_line_with_its_reasons(gateway: Gateway) -> None:
     served = await gateway.ask(chat("Why", max_tokens=1))
     refused = await gateway.ask(chat(model="gpt-9"))
     log = gateway.stack.folder / "processor.log"
-    exchange = '"message":"exchange"'
-    await gateway.until_async(lambda: log.read_text().count(exchange) >= 2, "not logged")
-    lines = [json.loads(line) for line in log.read_text().splitlines() if exchange in line]
+    ids = [answer.headers["x-request-id"] for answer in (served, refused)]
+
+    def logged() -> list[str]:
+        lines = [line for line in log.read_text().splitlines() if '"message":"exchange"' in line]
+        return [line for line in lines if any(one in line for one in ids)]
+
+    await gateway.until_async(lambda: len(logged()) >= 2, "not logged")
+    lines = [json.loads(line) for line in logged()]
     by_id = {line["request_id"]: line for line in lines}
     assert len(by_id) == len(lines) == 2
     line = by_id[served.headers["x-request-id"]]
@@ -172,8 +176,7 @@ async def test_each_exchange_has_one_log_line_with_its_reasons(make_gateway: Mak
     assert by_id[refused.headers["x-request-id"]]["decision"] == "model_not_found"
 
 
-async def test_no_secret_is_in_logs_metrics_or_errors(make_gateway: MakeGateway) -> None:
-    gateway = make_gateway()
+async def test_no_secret_is_in_logs_metrics_or_errors(gateway: Gateway) -> None:
     said = b""
     secret_key = {"authorization": f"Bearer {SECRET}", "x-api-key": SECRET}
     for body, headers in (
