@@ -25,6 +25,8 @@ from tests.redis_server import MISSING, RedisServer, binary, redis_server
 from tests.unit.test_limits import granted, refused, rules
 
 LIMIT_S = 0.05
+# Where Redis stays: a process that gets no CPU for a while must not take it for gone.
+PATIENT_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +44,12 @@ class Processors:
     def __init__(self) -> None:
         self.made: list[Limits] = []
 
-    def __call__(self, server: RedisServer, when_away: WhenAway = "local") -> Limits:
+    def __call__(
+        self, server: RedisServer, when_away: WhenAway = "local", time_limit_s: float = LIMIT_S
+    ) -> Limits:
         clock = asyncio.get_running_loop().time
         here = Books(clock, time.time)
-        link = Link(Settings(server.url, time_limit_s=LIMIT_S))
+        link = Link(Settings(server.url, time_limit_s=time_limit_s))
         store = RedisStore(link, lambda tenant: b"h-%d" % (sum(tenant.encode()) * 7919))
         limits = Limits(here, SharedStore(store, here, clock, f"p{len(self.made)}"))
         limits.configure(when_away)
@@ -98,7 +102,7 @@ async def open_circuit(limits: Limits, some: Rules) -> None:
 async def test_processors_share_what_a_tenant_may_use(
     server: RedisServer, processor: Processors
 ) -> None:
-    three = [processor(server) for _ in range(3)]
+    three = [processor(server, time_limit_s=PATIENT_S) for _ in range(3)]
     limits = rules(requests_per_minute=60, burst="10s", concurrent_requests=8)
     answers = [await take(three[n % 3], limits) for n in range(30)]
     assert sum(isinstance(one, Grant) for one in answers) == 8
@@ -133,7 +137,7 @@ async def test_no_tenant_id_gets_into_redis(
 async def test_a_redis_that_forgot_the_scripts_is_told_them_again(
     server: RedisServer, processor: Processors
 ) -> None:
-    limits, some = processor(server), rules(requests_per_minute=600)
+    limits, some = processor(server, time_limit_s=PATIENT_S), rules(requests_per_minute=600)
     grant = granted(await take(limits, some, tenant="t"))
     client.Redis.from_url(server.url).script_flush()
     grant.end(admitted=False)
@@ -144,7 +148,7 @@ async def test_a_redis_that_forgot_the_scripts_is_told_them_again(
 async def test_a_redis_that_forgot_all_is_told_what_was_used(
     server: RedisServer, processor: Processors
 ) -> None:
-    limits = processor(server)
+    limits = processor(server, time_limit_s=PATIENT_S)
     some = rules(requests_per_minute=6, tokens_per_minute=600, burst="30s", budget={"usd": 1e-6})
     granted(await take(limits, some, 250, 700, "forgotten"))
     client.Redis.from_url(server.url).flushall()
@@ -161,7 +165,7 @@ async def test_a_redis_that_forgot_all_is_told_what_was_used(
 async def test_what_settles_first_after_all_was_forgotten_is_not_lost(
     server: RedisServer, processor: Processors
 ) -> None:
-    limits, some = processor(server), rules(budget={"usd": 1e-6})
+    limits, some = processor(server, time_limit_s=PATIENT_S), rules(budget={"usd": 1e-6})
     grant = granted(await take(limits, some, 0, 500, "settled"))
     client.Redis.from_url(server.url).flushall()
     limits.settle("settled", some, grant.charged, Cost(0, 600))
@@ -170,7 +174,7 @@ async def test_what_settles_first_after_all_was_forgotten_is_not_lost(
 
 
 async def test_processors_count_each_other(server: RedisServer, processor: Processors) -> None:
-    three = [processor(server) for _ in range(3)]
+    three = [processor(server, time_limit_s=PATIENT_S) for _ in range(3)]
     await kept_up(*three)
     await kept_up(*three)
     assert [shared(one).processors for one in three] == [3, 3, 3]
@@ -341,7 +345,7 @@ async def test_what_ends_as_redis_dies_is_told_when_it_is_back(
     server = RedisServer("--appendonly", "yes", "--appendfsync", "always", cwd=tmp_path)
     server.start()
     try:
-        limits = processor(server)
+        limits = processor(server, time_limit_s=PATIENT_S)
         some = rules(concurrent_requests=1, budget={"usd": 1e-6})
         grant = granted(await take(limits, some, 0, 100))
         server.kill()
@@ -364,7 +368,7 @@ async def test_an_answer_that_cannot_be_used_does_not_hold_up_what_is_written_af
     def broken(tenant_id: str) -> None:
         raise ValueError(tenant_id)
 
-    limits = processor(server)
+    limits = processor(server, time_limit_s=PATIENT_S)
     limits.on_spent = broken
     some = rules(concurrent_requests=1, budget={"usd": 1e-6, "when_spent": "stop"})
     grant = granted(await take(limits, some, 0, 100, tenant="broken"))
@@ -388,7 +392,10 @@ async def test_a_redis_that_refuses_all_but_probes_is_told_of_once_and_tried_sel
     server = RedisServer(cwd=tmp_path)
     server.start()
     try:
-        limits, some = processor(server), rules(requests_per_minute=6_000_000)
+        limits, some = (
+            processor(server, time_limit_s=PATIENT_S),
+            rules(requests_per_minute=6_000_000),
+        )
         with client.Redis.from_url(server.url) as admin:
             admin.config_set("maxmemory", "1")
             link, opened, was_open = shared(limits).redis.link, 0, False
@@ -412,7 +419,7 @@ async def test_a_redis_that_refuses_all_but_probes_is_told_of_once_and_tried_sel
 async def test_many_budgets_are_asked_about_in_turn(
     server: RedisServer, processor: Processors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits, asked = processor(server), list[set[str]]()
+    limits, asked = processor(server, time_limit_s=PATIENT_S), list[set[str]]()
     monkeypatch.setattr(shared(limits), "keep_up", lambda about, told: asked.append(set(about)))
     tenants = [f"tenant {number}" for number in range(1003)]
     for _ in range(21):
