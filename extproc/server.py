@@ -118,19 +118,12 @@ class _Service:
                 ("grpc.http2.min_ping_interval_without_data_ms", 1000),
             ]
         )
+        process = grpc.stream_stream_rpc_method_handler(self._process)
+        log = grpc.stream_unary_rpc_method_handler(self._log)
+        served = self._server.add_registered_method_handlers
+        served(wire.EXT_PROC_SERVICE, {wire.EXT_PROC_METHOD: process})
+        served(wire.ACCESS_LOG_SERVICE, {wire.ACCESS_LOG_METHOD: log})
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        self._server.add_generic_rpc_handlers(
-            [
-                grpc.method_handlers_generic_handler(
-                    wire.EXT_PROC_SERVICE,
-                    {wire.EXT_PROC_METHOD: grpc.stream_stream_rpc_method_handler(self._process)},
-                ),
-                grpc.method_handlers_generic_handler(
-                    wire.ACCESS_LOG_SERVICE,
-                    {wire.ACCESS_LOG_METHOD: grpc.stream_unary_rpc_method_handler(self._log)},
-                ),
-            ]
-        )
 
     async def start(self, listen: str) -> None:
         if not re.fullmatch(r"unix:.+|[^:\s]+:\d{1,5}|\[[^\]]+\]:\d{1,5}", listen):

@@ -7,7 +7,7 @@ messages merge, so a reply is a prepared part plus the few bytes of this request
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import itemgetter
-from string import ascii_lowercase, ascii_uppercase
+from string import ascii_lowercase
 from typing import Literal, NamedTuple
 
 from extproc._generated.forebay_accesslog_pb2 import (
@@ -223,23 +223,25 @@ def _frame(
     bytes each, and these in its order: what has the same sizes differs in the texts alone. To make
     it anew costs three times as much as all else of `admit`."""
 
-    def filled(letters: str) -> bytes:
-        texts = [letter * size for letter, size in zip(letters, sizes, strict=False)]
+    def filled(texts: Iterable[str]) -> bytes:
+        given = iter(texts)
         reply = ProcessingResponse()
-        for name, text in zip(headers, texts, strict=False):
-            _set(reply.request_body.response.header_mutation, name, text)
-        _set_metadata(reply, "forebay_request", zip(facts, texts[len(headers) :], strict=True))
+        for name in headers:
+            _set(reply.request_body.response.header_mutation, name, next(given))
+        _set_metadata(reply, "forebay_request", zip(facts, given, strict=True))
         return reply.SerializeToString()
 
-    frame, order = _as_format(filled, sizes)
-    return frame, itemgetter(*order)
+    return _as_format(filled, sizes)
 
 
-def _as_format(filled: Callable[[str], bytes], sizes: tuple[int, ...]) -> tuple[bytes, list[int]]:
-    """The bytes that are the same whatever the texts, `%b` for each text, and which one that is.
-    `filled`: the message with texts of these sizes, the first of the first letter alone, and so on.
-    """
-    lower, upper = filled(ascii_lowercase), filled(ascii_uppercase)
+def _as_format(
+    filled: Callable[[Iterable[str]], bytes], sizes: tuple[int, ...]
+) -> tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]:
+    """The bytes of a message that are the same whatever its texts, `%b` for each text, and what
+    puts the texts in that order. `filled`: the message with such texts, of `sizes` bytes each."""
+    letters = zip(ascii_lowercase, sizes, strict=False)
+    texts = [letter * size for letter, size in letters]
+    lower, upper = filled(texts), filled(map(str.upper, texts))
     order: list[int] = []
     frame = b""
     at = 0
@@ -252,7 +254,7 @@ def _as_format(filled: Callable[[str], bytes], sizes: tuple[int, ...]) -> tuple[
             order.append(index)
             frame += b"%b"
             at += sizes[index]
-    return frame, order
+    return frame, itemgetter(*order) if order else lambda _: ()
 
 
 @lru_cache(maxsize=1024)
@@ -315,44 +317,41 @@ def immediate(
     `details`: one word of ours, seen in Envoy's logs as response code details. `limits`: see
     `admit`.
     """
-    own_id = request_id.encode()
-    own = _request_id_frame(len(own_id)) % own_id if own_id else b""
-    if limits:
-        reply = ProcessingResponse()
-        for name, value in limits:
-            _set(reply.immediate_response.headers, f"x-ratelimit-{name}", value)
-        own += reply.SerializeToString()
+    told = {"x-request-id": request_id}
+    told.update(headers)
+    for name, value in limits:
+        told[f"x-ratelimit-{name}"] = value
+    texts = [text.encode() for text in told.values()]
+    frame, in_order = _immediate_frame(status, details, (*told,), (*map(len, texts),))
     # A refusal is one of few, each cached answer new. A long one may quote a path.
-    make = _immediate if status == 200 or len(body) > 500 else _immediate_prepared
-    return make(status, headers, body, details) + own
+    with_body = _answer if status == 200 or len(body) > 500 else _answer_prepared
+    return frame % in_order(texts) + with_body(body)
 
 
-@lru_cache(maxsize=256)
-def _request_id_frame(size: int) -> bytes:
-    """Of an immediate reply the one header that each has for itself, as a format: see `_frame`."""
+@lru_cache(maxsize=1024)
+def _immediate_frame(
+    status: int, details: str, headers: tuple[str, ...], sizes: tuple[int, ...]
+) -> tuple[bytes, Callable[[list[bytes]], tuple[bytes, ...]]]:
+    """See `_frame`."""
 
-    def filled(letters: str) -> bytes:
+    def filled(texts: Iterable[str]) -> bytes:
         reply = ProcessingResponse()
-        _set(reply.immediate_response.headers, "x-request-id", letters[0] * size)
+        reply.immediate_response.status.code = status
+        reply.immediate_response.details = details
+        for name, text in zip(headers, texts, strict=True):
+            _set(reply.immediate_response.headers, name, text)
         return reply.SerializeToString()
 
-    return _as_format(filled, (size,))[0]
+    return _as_format(filled, sizes)
 
 
-def _immediate(
-    status: int, headers: tuple[tuple[str, str], ...], body: bytes, details: str
-) -> bytes:
+def _answer(body: bytes) -> bytes:
     reply = ProcessingResponse()
-    answer = reply.immediate_response
-    answer.status.code = status
-    for name, value in headers:
-        _set(answer.headers, name, value)
-    answer.body = body
-    answer.details = details
+    reply.immediate_response.body = body
     return reply.SerializeToString()
 
 
-_immediate_prepared = lru_cache(maxsize=1024)(_immediate)
+_answer_prepared = lru_cache(maxsize=1024)(_answer)
 
 
 def _set(mutation: HeaderMutation, name: str, value: str) -> None:
