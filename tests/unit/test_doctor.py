@@ -19,8 +19,7 @@ from extproc.doctor.diagnosis import Diagnosis, diagnose
 from extproc.doctor.histogram import NONE, Histogram, Over, chance_of_so_many
 from extproc.doctor.reading import GatewayCounts, Pool, ServerCounts, Slo
 from extproc.doctor.window import Window
-from extproc.metrics import _SECONDS as SECONDS
-from extproc.metrics import _TPOT_SECONDS as TPOT_SECONDS
+from extproc.metrics import SECONDS, TPOT_SECONDS
 from serving.engine import Engine, StepTime
 from serving.metrics import (
     _PER_TOKEN_BOUNDS,

@@ -1,19 +1,11 @@
-"""Every metric of the processor, in one place. Labels are names from the config or fixed words."""
+"""Metrics of what other parts keep: looked up there when somebody asks, never counted twice."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from extproc.admission import CLASSES, Limiter
 from extproc.backends import Servers
@@ -21,282 +13,21 @@ from extproc.cache import Caches, Stats
 from extproc.costs import Ledger
 from extproc.limits import NANO, Limits, Rules
 from extproc.logs import dropped_lines
+from extproc.metrics.counted import in_pieces
 
 if TYPE_CHECKING:  # it needs packages that most do without
     from extproc.cache.semantic.cache import SemanticCache
     from extproc.judging import Judging
 
-_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-_TPOT_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1)
-_LAG_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1)
-_SAMPLES = 100  # of a piece: a millisecond of work
 
-
-class Metrics:
-    def __init__(
-        self,
-        limiters: Callable[[], Mapping[str, Limiter]],
-        is_up: Callable[[str], bool],
-        servers: Callable[[str], Servers],
-        cache: Callable[[], Caches | None],
-        ledger: Ledger,
-        limits: Callable[[], tuple[Limits, Mapping[str, Rules]]],
-    ) -> None:
-        """`limits`: with the rules of the tenants that the policy names."""
-        self.registry = CollectorRegistry()
-        self.registry.register(_Now(limiters, is_up, servers, cache))
-        self.registry.register(_Dollars(ledger))
-        self.registry.register(_Limited(limits))
-        self.decisions = self._counter(
-            "forebay_decisions",
-            "Requests by what the processor decided: admitted, or an error code of ours.",
-            ["decision", "tenant"],
-        )
-        self.routes = self._counter(
-            "forebay_routes",
-            "Admitted requests by the pool that they were sent to first, and why.",
-            ["pool", "reason"],
-        )
-        self.limited = self._counter(
-            "forebay_limited",
-            "Requests that a limit of their tenant refused: requests, tokens, concurrent, budget; "
-            "away: Redis could not be asked.",
-            ["limit", "tenant"],
-        )
-        self.cache = self._counter(
-            "forebay_cache_requests",
-            "Requests by what the caches did: hit, semantic_hit, collapsed (the answer to the same "
-            "request, which was under way), miss, or bypass (not cacheable).",
-            ["result", "tenant"],
-        )
-        self.semantic = self._counter(
-            "forebay_semantic_lookups",
-            "Look-ups in the semantic cache by what came of it; checked: a hit that the model "
-            "answered, to compare.",
-            ["outcome", "tenant"],
-        )
-        self.cache_stored = self._counter(
-            "forebay_cache_stored", "Answers stored in the exact cache.", ["tenant"]
-        )
-        self.queue_wait = self._histogram(
-            "forebay_queue_wait_seconds",
-            "Time that admitted requests waited for a slot.",
-            ["pool"],
-            _SECONDS,
-        )
-        self.degraded = self._counter(
-            "forebay_degraded",
-            "Requests that were served otherwise than asked for, since their pool shed, and how.",
-            ["pool", "way"],
-        )
-        self.capped = self._counter(
-            "forebay_capped",
-            "Requests whose limit of output tokens was lowered, and by what: the tenant's, or what "
-            "fits before the deadline. (Shorter answers under overload: forebay_degraded.)",
-            ["pool", "by"],
-        )
-        self.asked_to_stop = self._counter(
-            "forebay_asked_to_stop",
-            "Requests whose servers were asked to end them at the deadline.",
-            ["pool"],
-        )
-        self.stopped = self._counter(
-            "forebay_stopped",
-            "Answers that were ended before their deadline, well-formed, and why: batch (an "
-            "interactive request needed the slot), budget (the tenant's was spent).",
-            ["pool", "reason"],
-        )
-        self.closed = self._counter(
-            "forebay_closed_answers",
-            "Streamed answers that the processor ended itself, marked incomplete, and why.",
-            ["pool", "reason"],
-        )
-        self.answers = self._counter(
-            "forebay_answers",
-            "Answers to admitted requests by the pool that served, from Envoy's access log.",
-            ["pool", "status", "tenant"],
-        )
-        self.refused = self._counter(
-            "forebay_refused_tries",
-            "Tries at a pool whose servers refused what the gateway sent: a wrong credential, "
-            "model or path. The next tier may have answered.",
-            ["pool", "status"],
-        )
-        self.endings = self._counter(
-            "forebay_endings",
-            "Answers to admitted requests by how they ended: see extproc.endings.",
-            ["pool", "ending"],
-        )
-        self.attempts = self._counter(
-            "forebay_attempts",
-            "Upstream attempts made for admitted requests, by the pool that served last.",
-            ["pool"],
-        )
-        self.tokens = self._counter(
-            "forebay_tokens",
-            "Tokens as the servers counted them; cached ones are also among the prompt's. "
-            "prompt_estimated, completion_estimated: of answers that did not end, in no other.",
-            ["pool", "tenant", "kind"],
-        )
-        self.ttft = self._histogram(
-            "forebay_ttft_seconds",
-            "Request to first body byte of streamed answers, queue included.",
-            ["pool", "tenant"],
-            _SECONDS,
-        )
-        self.tpot = self._histogram(
-            "forebay_tpot_seconds",
-            "Time per output token after the first, of streamed answers that ended.",
-            ["pool", "tenant"],
-            _TPOT_SECONDS,
-        )
-        self.learning_samples = self._counter(
-            "forebay_learning_samples",
-            "Requests that were drawn for routing.learning, by what became of them.",
-            ["outcome"],
-        )
-        self.learning_usd = self._counter(
-            "forebay_learning_usd", "What they cost, by the policy's prices.", []
-        )
-        self.loop_lag = self._histogram(
-            "forebay_event_loop_lag_seconds",
-            "How late the event loop came to a task that was due.",
-            [],
-            _LAG_SECONDS,
-        )[()]
-        self.reloads = self._counter(
-            "forebay_config_reloads", "Changes of the config file, taken or refused.", ["result"]
-        )
-        self.reload_successful = Gauge(
-            "forebay_config_last_reload_successful",
-            "1 if the config file as it is now is the one in use.",
-            registry=self.registry,
-        )
-        self.reload_successful.set(1)
-
-    def pieces(self) -> Iterator[bytes]:
-        """What /metrics shows, a millisecond of work at a time: with thousands of tenants all of it
-        takes seconds."""
-        for _, metrics in groupby(self.registry.collect(), lambda metric: metric.name):
-            for n, metric in enumerate(metrics):
-                text = generate_latest(_Only(metric))
-                yield text.split(b"\n", 2)[2] if n else text  # what it is was said
-
-    def _counter(self, name: str, text: str, labels: list[str]) -> "Counts":
-        counts = Counts(name, text, labels)
-        self.registry.register(_Counted(counts))
-        return counts
-
-    def _histogram(
-        self, name: str, text: str, labels: list[str], bounds: tuple[float, ...]
-    ) -> "Histograms":
-        histograms = Histograms(name, text, labels, bounds)
-        self.registry.register(_Counted(histograms))
-        return histograms
-
-
-# The library's own counters and histograms take a lock for each step and look their children up by
-# string: together that cost an exchange as much as its routing. One event loop needs neither.
-
-
-class Counts(dict[str | tuple[str, ...], float]):
-    """A counter by its labels: `counts[pool] += 1`, `counts[pool, tenant] += 1`; `counts[()] += 1`
-    where it has none."""
-
-    def __init__(self, name: str, text: str, labels: list[str]) -> None:
-        super().__init__()
-        self.name, self.text, self.labels = name, text, labels
-
-    def __missing__(self, labels: str | tuple[str, ...]) -> float:
-        return 0
-
-    def collect(self) -> Iterator[Metric]:
-        return _in_pieces(
-            lambda: CounterMetricFamily(self.name, self.text, labels=self.labels),
-            [(_values(labels), count) for labels, count in self.items()],
-        )
-
-
-class Histograms(dict[str | tuple[str, ...], "Histogram"]):
-    """Histograms by their labels: `histograms[pool].observe(seconds)`."""
-
-    def __init__(self, name: str, text: str, labels: list[str], bounds: tuple[float, ...]) -> None:
-        super().__init__()
-        self.name, self.text, self.labels, self.bounds = name, text, labels, bounds
-
-    def __missing__(self, labels: str | tuple[str, ...]) -> "Histogram":
-        made = self[labels] = Histogram(self.bounds)
-        return made
-
-    def collect(self) -> Iterator[Metric]:
-        return _in_pieces(
-            lambda: HistogramMetricFamily(self.name, self.text, labels=self.labels),
-            ((_values(labels), one.cumulative(), one.sum) for labels, one in [*self.items()]),
-        )
-
-
-class Histogram:
-    """`bounds`: the upper ends of the buckets, ascending; one above the last is added."""
-
-    __slots__ = ("_bounds", "_counts", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        names = [*map(floatToGoString, self._bounds), "+Inf"]
-        return list(zip(names, accumulate(self._counts), strict=True))
-
-
-def _values(labels: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (labels,) if isinstance(labels, str) else labels
-
-
-class _Counted(Collector):
-    def __init__(self, counted: Counts | Histograms) -> None:
-        self._counted = counted
-
-    def collect(self) -> Iterator[Metric]:
-        return self._counted.collect()
-
-
-class _Only(Collector):
-    def __init__(self, metric: Metric) -> None:
-        self._metric = metric
-
-    def collect(self) -> Iterator[Metric]:
-        yield self._metric
-
-
-_Row: TypeAlias = tuple[Any, ...]
-
-
-def _in_pieces(family: Callable[[], Any], rows: Iterable[_Row]) -> Iterator[Metric]:
-    """`rows`: what its add_metric takes, from nothing that may change meanwhile. At least one
-    piece, for its name."""
-    piece = family()
-    for n, row in enumerate(rows):
-        if n and len(piece.samples) >= _SAMPLES:
-            yield piece
-            piece = family()
-        piece.add_metric(*row)
-    yield piece
-
-
-class _Dollars(Collector):
+class Dollars(Collector):
     """Kept by the ledger alone, and read from there when scraped."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
-        yield from _in_pieces(
+        yield from in_pieces(
             lambda: CounterMetricFamily(
                 "forebay_cost_usd",
                 "What the counted tokens cost by the prices of the policy.",
@@ -304,7 +35,7 @@ class _Dollars(Collector):
             ),
             self._ledger.cost_usd().items(),
         )
-        yield from _in_pieces(
+        yield from in_pieces(
             lambda: CounterMetricFamily(
                 "forebay_saved_usd",
                 "What would have been paid more with a lever off; see /costs for the comparison.",
@@ -346,7 +77,7 @@ class Judged(Collector):
         yield from (policy, index, drifted)
 
 
-class _Limited(Collector):
+class Limited(Collector):
     """Read when scraped, of the tenants that the policy names."""
 
     def __init__(self, limits: Callable[[], tuple[Limits, Mapping[str, Rules]]]) -> None:
@@ -355,7 +86,7 @@ class _Limited(Collector):
     def collect(self) -> Iterator[Metric]:
         limits, named = self._limits()
         budgets = [(name, rules) for name, rules in named.items() if rules.budget]
-        yield from _in_pieces(
+        yield from in_pieces(
             lambda: GaugeMetricFamily(
                 "forebay_budget_usd",
                 "What a tenant may spend in a day or month.",
@@ -363,7 +94,7 @@ class _Limited(Collector):
             ),
             (([name], rules.budget.most / NANO) for name, rules in budgets if rules.budget),
         )
-        yield from _in_pieces(
+        yield from in_pieces(
             lambda: GaugeMetricFamily(
                 "forebay_budget_spent_usd",
                 "Of it, what is spent or charged for running requests, as this processor knows.",
@@ -393,7 +124,7 @@ class _Limited(Collector):
             )
 
 
-class _Now(Collector):
+class Now(Collector):
     """Read from limiters, backends and cache when scraped: a request pays nothing for them."""
 
     def __init__(
