@@ -118,7 +118,11 @@ def up(
 
 
 def _welcome(stack: Stack, *, simulated: bool) -> str:
-    pools = "".join(f"    {name:<10} {url}\n" for name, url in stack.config.backend_urls.items())
+    policy = stack.config.document["node"]["metadata"]["forebay"]["pools"]
+    pools = "".join(
+        f"    {name:<10} {url}   model {policy[name]['model']}\n"
+        for name, url in stack.config.backend_urls.items()
+    )
     simulators = " (simulated: no model answers here)" if simulated else ""
     key = f" -H 'authorization: Bearer {stack.config.demo_key}'" if stack.config.demo_key else ""
     return (
@@ -126,6 +130,8 @@ def _welcome(stack: Stack, *, simulated: bool) -> str:
         f"  gateway      {stack.config.url}\n"
         f"  metrics      {stack.config.admin_url}/metrics"
         "   (also /status, /costs, /cache, /readyz)\n"
+        f"  diagnosis    forebay doctor --from {stack.config.admin_url}"
+        "   (also costs, cache stats)\n"
         f"  Envoy admin  {stack.config.envoy_admin_url}\n"
         f"  logs         {stack.folder}\n"
         f"  pools{simulators}\n{pools}\n"

@@ -236,7 +236,7 @@ class Exchange:
         if isinstance(taken, Refused):
             self._gateway.metrics.limited[taken.which, self._tenant.label] += 1
             self._facts["limit"] = taken.which
-            raise limited(taken)
+            raise limited(taken, rules)
         self._grant = taken
 
     async def _look_up(

@@ -7,7 +7,7 @@ from functools import cache
 from math import ceil
 
 from extproc import openai
-from extproc.limits import Refused
+from extproc.limits import Refused, Rules
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -56,16 +56,12 @@ def _try_later(
     return body, (("retry-after", str(seconds)),)
 
 
-_SHORT_OF = {
-    "requests": ("requests", "You have used the requests that you may send in this time."),
-    "tokens": ("tokens", "You have used the tokens that you may use in this time."),
-    "concurrent": ("requests", "As many of your requests run as may at once."),
-}
 _LONGEST_S = 60
 
 
-def limited(refusal: Refused) -> Answered:
-    """What a tenant's limits refuse, as OpenAI says it: its `type` is what there is too much of."""
+def limited(refusal: Refused, rules: Rules) -> Answered:
+    """What a tenant's limits refuse, as OpenAI says it: its `type` is what there is too much of.
+    `rules`: the tenant's."""
     seconds = min(max(ceil(refusal.retry_after_s), 1), _LONGEST_S)
     if refusal.which == "budget":
         return Answered("budget_exceeded", 429, *_budget_exceeded(refusal), limits=refusal.headers)
@@ -73,7 +69,17 @@ def limited(refusal: Refused) -> Answered:
         message = f"Your limits cannot be looked up. Try again in {seconds} s."
         body = openai.error_body(message, "server_error", "limits_unavailable")
         return Answered("limits_unavailable", 503, body, (("retry-after", str(seconds)),))
-    kind, message = _SHORT_OF[refusal.which]
+    if refusal.which == "concurrent":
+        kind = "requests"
+        message = f"As many of your requests run as may at once: {rules.concurrent}."
+    else:
+        kind = refusal.which
+        rate = rules.tokens if kind == "tokens" else rules.requests
+        assert rate is not None
+        message = (
+            f"You may use {rate.per_minute:,} {kind} a minute, and at most {int(rate.most):,} of "
+            "them at once. These are used."
+        )
     body, headers = _try_later("rate_limit_exceeded", message, seconds, kind)
     return Answered("rate_limit_exceeded", 429, body, headers, limits=refusal.headers)
 

@@ -36,6 +36,7 @@ from extproc.limits.redis_store import RedisStore
 from extproc.limits.rules import NANO, Levels, Rate, duration, ends_at, period_of
 from extproc.limits.shared import SharedStore
 from extproc.redis_link import Link, Settings
+from extproc.refusals import limited
 from extproc.stores import make_limits
 from tests.redis_server import RedisServer, redis_server
 from tests.unit.logged import logged
@@ -315,6 +316,22 @@ SLOW = {
     "tokens_per_minute": 600,
     "burst": "30s",
 }  # 3 requests, 300 tokens
+
+
+@pytest.mark.parametrize(
+    ("which", "says"),
+    [
+        ("requests", "You may use 6 requests a minute, and at most 3 of them at once."),
+        ("tokens", "You may use 600 tokens a minute, and at most 300 of them at once."),
+        ("concurrent", "As many of your requests run as may at once: 2."),
+    ],
+)
+def test_a_refusal_names_the_limit_that_it_met(which: str, says: str) -> None:
+    """Only a part of a minute's may come at once: who is not told takes the limit for broken."""
+    answer = limited(Refused(which, 3.2), rules(**SLOW, concurrent_requests=2))
+    assert (answer.status, answer.decision) == (429, "rate_limit_exceeded")
+    assert says in answer.body.decode()
+    assert b"Try again in 4 s." in answer.body
 
 
 async def test_a_bucket_is_granted_empty_and_then_refuses(rig: Rig) -> None:
