@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 _AGAIN_S = 60.0
 _ELSEWHERE = "they are at another address, or want TLS"
-_WHY = {
+WHY = {
     **dict.fromkeys(("301", "302", "303", "307", "308"), _ELSEWHERE),
     "401": "the credential of its cluster is wrong or missing",
     "402": "its account has no credit",
@@ -19,7 +19,7 @@ _WHY = {
     "404": "they do not know the pool's `model`, or the path",
     "405": "the path is none of theirs",
 }
-STATUSES = frozenset(_WHY)
+STATUSES = frozenset(WHY)
 
 
 class Refused:
@@ -46,5 +46,5 @@ class Refused:
                     "pool %s: its servers refuse what the gateway sends (status %s): %s",
                     pool,
                     status,
-                    _WHY[status],
+                    WHY[status],
                 )

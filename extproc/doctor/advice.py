@@ -202,6 +202,8 @@ def _unread(window: Window, shown: str, what: str) -> Cause:
         fix = "Look at the servers' own metrics for their queue, prefill and batch."
     else:
         why = "Their metrics could not be read, so it stays open why."
+        if window.now.replicas_down:
+            fix = "Bring back the replicas that are down, then look again."
     return Cause("in the servers", shown + why, fix)
 
 

@@ -46,11 +46,13 @@ def command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Which of TTFT and TPOT is out of its SLO (admission.slo), why, and what mends it.
+    """What is wrong, which of TTFT and TPOT is out of its SLO (admission.slo), and what mends it.
 
     Reads the metrics of a running gateway and of its vLLM servers twice, and judges by what came
-    between. Exit status 0: all is well, or there are too few answers to judge; 1: something is out
-    of its SLO; 2: the gateway cannot be read.
+    between. First come servers that are down or refuse what the gateway sends, pools that shed, a
+    config file that was refused. Exit status 0: there is none, and all is well or there are too few
+    answers to judge; 1: one of these, or something is out of its SLO; 2: the gateway cannot be
+    read.
 
     Examples:
 

@@ -66,6 +66,11 @@ def diagnose(window: Window) -> Diagnosis:
     if tpot.verdict == "out":
         findings += [Finding(tpot, cause) for cause in causes.of_tpot(window)]
     notes = [_unsure(one, level) for one in (ttft, tpot) if one.verdict == "unsure"]
+    if window.ever.refused and not window.refused:
+        notes.append(
+            f"its servers refused {window.ever.refused.total()} earlier tries and none in this "
+            "time; --since-start says why"
+        )
     busy = window.now.in_flight + window.now.queue_depth
     if ttft.verdict == "too few" and busy:
         notes.append(

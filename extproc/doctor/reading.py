@@ -5,8 +5,9 @@ Must never give up for one silent server: what could not be read is named, the r
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import aiohttp
@@ -39,6 +40,12 @@ class Pool:
     in_flight: int
     queue_depth: int
     high_water: int
+    shedding: bool
+
+    @property
+    def replicas_down(self) -> int:
+        """Those that do not answer the gateway, or that it leaves alone after bad answers."""
+        return len(self.endpoints) - self.replicas_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,10 @@ class GatewayCounts:
     queue_wait: Histogram = NONE
     answers: float = 0.0
     attempts: float = 0.0
+    served: float = 0.0
+    """Answers with status 200."""
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """Tries that its servers refused for what the gateway sent, by status: see extproc.refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,8 @@ class Reading:
     at_s: float
     """On the clock of this process, when it was complete."""
     status: Status
+    config_refused: bool
+    """The config file as it is now is not in use."""
     pools: Mapping[str, GatewayCounts]
     servers: Mapping[str, Server | str]
     """By URL; a sentence where the server could not be read."""
@@ -154,9 +167,10 @@ async def read(admin_url: str, given: Mapping[str, tuple[str, ...]]) -> Reading:
     try:
         samples = Samples(texts[1])
         pools = {pool: gateway_counts(samples, pool) for pool in status.pools}
+        config_refused = samples.highest("forebay_config_last_reload_successful") == 0
     except (ValueError, KeyError) as error:
         raise GatewayError(f"{admin_url}/metrics: not Prometheus' format ({error})") from error
-    return Reading(time.monotonic(), status, pools, servers)
+    return Reading(time.monotonic(), status, config_refused, pools, servers)
 
 
 def servers_of(status: Status, pool: str, given: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -174,6 +188,8 @@ def gateway_counts(samples: Samples, pool: str) -> GatewayCounts:
         queue_wait=samples.histogram("forebay_queue_wait_seconds", pool=pool),
         answers=samples.total("forebay_answers_total", pool=pool),
         attempts=samples.total("forebay_attempts_total", pool=pool),
+        served=samples.total("forebay_answers_total", pool=pool, status="200"),
+        refused=samples.by("status", "forebay_refused_tries_total", pool=pool),
     )
 
 
@@ -194,7 +210,7 @@ def together(servers: Iterable[ServerCounts]) -> ServerCounts:
     """The sums over several servers."""
     total = ServerCounts()
     for one in servers:
-        names = (field.name for field in fields(ServerCounts))
+        names = (one.name for one in fields(ServerCounts))
         total = ServerCounts(*(getattr(total, name) + getattr(one, name) for name in names))
     return total
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from extproc.admin_port import GatewayError
 from extproc.doctor.diagnosis import Diagnosis, diagnose
 from extproc.doctor.reading import Reading, read
+from extproc.doctor.troubles import Trouble, troubles
 from extproc.doctor.window import window
 
 
@@ -14,11 +15,13 @@ from extproc.doctor.window import window
 class Report:
     window_s: float | None
     """Between the readings; None: since the start of each process."""
+    troubles: tuple[Trouble, ...]
+    """Plainly wrong, whether anything is late or not."""
     pools: tuple[Diagnosis, ...]
 
     @property
     def well(self) -> bool:
-        return not any(pool.findings for pool in self.pools)
+        return not self.troubles and not any(pool.findings for pool in self.pools)
 
 
 async def examine(
@@ -39,9 +42,11 @@ async def examine(
     after = await read(admin_url, given)
     _known(after, pool, given)
     names = [pool] if pool else list(after.status.pools)
+    windows = [window(before, after, name, given) for name in names]
     return Report(
         window_s=after.at_s - before.at_s if before else None,
-        pools=tuple(diagnose(window(before, after, name, given)) for name in names),
+        troubles=troubles(windows, config_refused=after.config_refused),
+        pools=tuple(diagnose(one) for one in windows),
     )
 
 

@@ -4,6 +4,7 @@ Not for the hot path: the library parses all of it. Must never guess at what a t
 that is 0 with a count of 0, and whoever judges looks at the count.
 """
 
+from collections import Counter
 from math import isfinite
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,6 +29,13 @@ class Samples:
 
     def total(self, name: str, **labels: str) -> float:
         return sum(value for _, value in self._of(name, labels))
+
+    def by(self, label: str, name: str, **labels: str) -> Counter[str]:
+        """The totals by the values of one more label."""
+        totals: Counter[str] = Counter()
+        for has, value in self._of(name, labels):
+            totals[has[label]] += round(value)
+        return totals
 
     def highest(self, name: str) -> float | None:
         values = [value for _, value in self._of(name, {}) if isfinite(value)]

@@ -10,15 +10,21 @@ from rich.text import Text
 
 from extproc.doctor.diagnosis import ENOUGH, Diagnosis, Finding, Measure
 from extproc.doctor.run import Report
+from extproc.doctor.troubles import Trouble
 from extproc.doctor.words import percentile, time
 
 
 def as_json(report: Report) -> str:
-    """`{"well", "window_s", "pools": {NAME: {"ttft": {...}, "tpot": {...}, "findings": [...],
-    "notes": [...]}}}`; times in seconds, null for one without end."""
+    """`{"well", "window_s", "troubles": [...], "pools": {NAME: {"ttft": {...}, "tpot": {...},
+    "findings": [...], "notes": [...]}}}`; times in seconds, null for one without end, and for the
+    pool of a trouble that the whole gateway has."""
     document = {
         "well": report.well,
         "window_s": report.window_s,
+        "troubles": [
+            {"pool": one.pool, "trouble": one.name, "evidence": one.evidence, "fix": one.fix}
+            for one in report.troubles
+        ],
         "pools": {one.pool: _pool(one) for one in report.pools},
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
@@ -53,13 +59,21 @@ def _pool(one: Diagnosis) -> dict[str, Any]:
 
 
 def show(report: Report, console: Console) -> None:
+    for trouble in report.troubles:
+        _show_trouble(trouble, console)
     for pool in report.pools:
         for finding in pool.findings:
             _show_finding(pool, finding, console)
         for note in pool.notes:
             console.print(Text(f"note: {pool.pool}: {note}"), style="dim")
-    if report.well:
+    if not any(pool.findings for pool in report.pools):
         console.print(Text(_summary(report)), soft_wrap=True)
+
+
+def _show_trouble(trouble: Trouble, console: Console) -> None:
+    of = f"{trouble.pool}: " if trouble.pool else ""
+    console.print(Text(f"{of}{trouble.name}", "bold red"))
+    _show_why(trouble.evidence, trouble.fix, console)
 
 
 def _show_finding(pool: Diagnosis, finding: Finding, console: Console) -> None:
@@ -71,7 +85,11 @@ def _show_finding(pool: Diagnosis, finding: Finding, console: Console) -> None:
         )
     )
     cause = finding.cause
-    for label, text in (("why", f"{cause.name}. {cause.evidence}"), ("fix", cause.fix)):
+    _show_why(f"{cause.name}. {cause.evidence}", cause.fix, console)
+
+
+def _show_why(why: str, fix: str, console: Console) -> None:
+    for label, text in (("why", why), ("fix", fix)):
         console.print(Padding(Text.assemble((f"{label}: ", "bold"), text), (0, 0, 0, 2)))
     console.print()
 
@@ -83,7 +101,7 @@ def _summary(report: Report) -> str:
     if "unsure" in verdicts:
         return f"nothing is surely out of its SLO {when}: {pools}"
     if "held" in verdicts:
-        return f"all is well {when}: {pools}"
+        return f"{'all is well' if report.well else 'no SLO is broken'} {when}: {pools}"
     return f"too few streamed answers {when} to judge ({ENOUGH} are needed): {pools}"
 
 

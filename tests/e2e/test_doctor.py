@@ -137,3 +137,47 @@ async def test_too_large_a_batch_and_a_full_kv_cache(other_gateway: Gateway) -> 
         found = await _found(gateway, "--watch", "6s")
     assert found == {"small": {("tpot", "batch too large")}, "large": {("ttft", "KV cache full")}}
     assert gateway.metric("forebay_ttft_seconds_count") > 0
+
+
+async def test_what_is_plainly_wrong(gateway: Gateway) -> None:
+    config = gateway.stack.folder / "envoy.yaml"
+    good = config.read_text()
+    gateway.stack.kill("large")
+    try:
+        config.write_text("[]")
+        await gateway.until_async(
+            lambda: (
+                gateway.status("large")["replicas_up"] == 0
+                and gateway.metric("forebay_config_last_reload_successful") == 0
+            ),
+            "not seen",
+        )
+        gateway.set_faults("small", {"status": 404})
+        answer = await gateway.ask(_stream("small", prompt_tokens=20, tokens=1))
+        assert (answer.status, answer.code) == (502, "upstream_refused")
+        gateway.wait_until_accounted()
+        done = await _doctor(gateway, "--since-start", "--json")
+    finally:
+        config.write_text(good)
+        gateway.stack.respawn("large")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert {(one["pool"], one["trouble"]) for one in report["troubles"]} == {
+        (None, "the config file was refused"),
+        ("small", "its servers refuse tries"),
+        ("large", "no replica answers"),
+    }
+    assert "--server" not in done.stdout
+    await gateway.until_async(
+        lambda: (
+            gateway.status("large")["replicas_up"] == 1
+            and gateway.metric("forebay_config_last_reload_successful") == 1
+        ),
+        "not taken back",
+    )
+    gateway.set_faults("small", {})
+    assert (await gateway.ask(_stream("small", prompt_tokens=20, tokens=1))).status == 200
+    gateway.wait_until_accounted()
+    mended = await _doctor(gateway, "--watch", "100ms", "--json")
+    assert mended.exit_code == 0, mended.output
+    assert "earlier tries and none in this time" in mended.stdout

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,8 +19,10 @@ from extproc.cli import app
 from extproc.doctor.diagnosis import Diagnosis, diagnose
 from extproc.doctor.histogram import NONE, Histogram, Over, chance_of_so_many
 from extproc.doctor.reading import GatewayCounts, Pool, ServerCounts, Slo
+from extproc.doctor.troubles import troubles
 from extproc.doctor.window import Window
 from extproc.metrics import SECONDS, TPOT_SECONDS
+from extproc.refused import STATUSES, WHY
 from serving.engine import Engine, StepTime
 from serving.metrics import (
     _PER_TOKEN_BOUNDS,
@@ -45,11 +48,12 @@ def values(bounds: tuple[float, ...], by_value: Mapping[float, int]) -> Histogra
 
 def gateway(ttft_s: float, tpot_s: float, wait_s: float = 0.0, **more: Any) -> GatewayCounts:
     """100 answers, all alike."""
+    counts: dict[str, Any] = {"answers": 100, "attempts": 100}
     return GatewayCounts(
         ttft=values(SECONDS, {ttft_s: 100}),
         tpot=values(TPOT_SECONDS, {tpot_s: 100}),
         queue_wait=values(SECONDS, {wait_s: 100}),
-        **({"answers": 100, "attempts": 100} | more),
+        **(counts | more),
     )
 
 
@@ -90,6 +94,7 @@ def window(counts: GatewayCounts, servers: ServerCounts | None, **more: Any) -> 
         in_flight=0,
         queue_depth=0,
         high_water=64,
+        shedding=False,
     )
     gaps = servers.gaps + values(_PER_TOKEN_BOUNDS, {0.02: 100}) if servers else NONE
     made: dict[str, Any] = {
@@ -237,6 +242,70 @@ def test_without_the_servers_numbers_a_wait_is_still_known_and_the_rest_stays_op
     assert "no vLLM" in diagnose(foreign).findings[0].cause.evidence
 
 
+# What is plainly wrong.
+
+
+def wrong(of: Window, *, config_refused: bool = False) -> list[tuple[str | None, str]]:
+    return [(one.pool, one.name) for one in troubles([of], config_refused=config_refused)]
+
+
+def test_nothing_is_wrong_with_a_pool_that_answers() -> None:
+    assert wrong(window(GatewayCounts(), None)) == []
+    assert wrong(window(late := gateway(3, 0.2, 2.8), None, ever=late)) == [], "late, not wrong"
+
+
+def test_replicas_that_are_down_are_wrong_and_none_is_told_to_name_them() -> None:
+    up = window(gateway(3, 0.02), None, unread=("http://a/metrics cannot be read (refused)",))
+    some = replace(up, now=replace(up.now, endpoints=["http://a", "http://b"]))
+    assert wrong(some) == [("small", "some replicas do not answer")]
+    (trouble,) = troubles([some], config_refused=False)
+    assert "1 of 2" in trouble.evidence
+    assert "http://a/metrics cannot be read" in trouble.evidence
+    assert "Bring back the replicas" in fix(diagnose(some))
+    none = replace(some, now=replace(some.now, replicas_up=0, shedding=True))
+    assert wrong(none) == [("small", "no replica answers")], "what it sheds comes of that"
+    (trouble,) = troubles([none], config_refused=False)
+    assert "2 of 2 (http://a, http://b)" in trouble.evidence
+    assert "its log" in trouble.fix
+
+
+def test_replicas_that_answer_here_but_not_the_gateway_have_another_fix() -> None:
+    up = window(GatewayCounts(), None)
+    (trouble,) = troubles([replace(up, now=replace(up.now, replicas_up=0))], config_refused=False)
+    assert "can be read" in trouble.evidence
+    assert "/health" in trouble.fix
+
+
+@pytest.mark.parametrize("status", sorted(STATUSES))
+def test_refused_tries_are_wrong_with_what_their_status_means(status: str) -> None:
+    counts = GatewayCounts(refused=Counter({status: 3}))
+    (trouble,) = troubles([window(counts, None, ever=counts)], config_refused=False)
+    assert (trouble.pool, trouble.name) == ("small", "its servers refuse tries")
+    assert trouble.evidence.startswith(f"Status {status} of its servers, 3 times")
+    assert WHY[status] in trouble.evidence
+    assert "{" not in trouble.fix
+
+
+def test_tries_that_were_refused_before_are_a_note_once_the_pool_has_served() -> None:
+    before = GatewayCounts(refused=Counter({"404": 3}))
+    assert wrong(window(GatewayCounts(), None, ever=before)) == [
+        ("small", "its servers refuse tries")
+    ]
+    mended = window(GatewayCounts(), None, ever=replace(before, served=1))
+    assert wrong(mended) == []
+    (note,) = diagnose(mended).notes
+    assert "refused 3 earlier tries and none in this time" in note
+
+
+def test_a_pool_that_sheds_and_a_refused_config_are_wrong() -> None:
+    up = window(GatewayCounts(), None)
+    sheds = replace(up, now=replace(up.now, shedding=True, queue_depth=64))
+    assert wrong(sheds, config_refused=True) == [
+        (None, "the config file was refused"),
+        ("small", "it sheds"),
+    ]
+
+
 # What is enough to say so.
 
 
@@ -324,6 +393,7 @@ class Fake:
     def __init__(self) -> None:
         self.url = ""
         self.ttft = NONE
+        self.more = "forebay_config_last_reload_successful 1\n"
         self.server = simulated()
         self.status: dict[str, Any] = {
             "slo": {"ttft_s": 1.0, "tpot_s": 0.05, "percentile": 0.99},
@@ -338,6 +408,7 @@ class Fake:
             **dict.fromkeys(numbers, 1),
             "in_flight": 0,
             "queue_depth": 0,
+            "shedding": False,
         }
 
     async def doctor(self, *args: str) -> Result:
@@ -353,7 +424,7 @@ async def fake() -> AsyncIterator[Fake]:
         if request.path == "/status":
             return web.json_response(made.status)
         if request.path == "/metrics":
-            return web.Response(text=_text("forebay_ttft_seconds", made.ttft))
+            return web.Response(text=_text("forebay_ttft_seconds", made.ttft) + made.more)
         return web.Response(text=made.server)
 
     async with _serving(answer) as made.url:
@@ -422,6 +493,48 @@ async def test_a_server_that_cannot_be_read_is_said_and_the_rest_is_judged(
     (note,) = small["notes"]
     assert why in note
     assert "--server small=URL" in note
+
+
+async def test_what_is_wrong_is_exit_status_1_and_said_first(fake: Fake) -> None:
+    fake.add("large", "http://127.0.0.1:1")
+    fake.status["pools"]["large"]["replicas_up"] = 0
+    fake.ttft = values(SECONDS, {0.3: 40})
+    refused = 'forebay_refused_tries_total{{pool="small",status="404"}} {}\n'
+    served = 'forebay_answers_total{pool="small",status="200",tenant="a"} 5\n'
+    fake.more = "forebay_config_last_reload_successful 0\n" + refused.format(7) + served
+    watching = asyncio.create_task(fake.doctor("--watch", "500ms"))
+    await asyncio.sleep(0.25)
+    fake.more = "forebay_config_last_reload_successful 0\n" + refused.format(9) + served
+    done = await watching
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["well"]) == (1, False)
+    assert [(one["pool"], one["trouble"]) for one in report["troubles"]] == [
+        (None, "the config file was refused"),
+        ("small", "its servers refuse tries"),
+        ("large", "no replica answers"),
+    ]
+    assert report["troubles"][1]["evidence"].startswith(
+        "Status 404 of its servers, 2 times in this time:"
+    )
+    assert "http://127.0.0.1:1/metrics cannot be read" in report["troubles"][2]["evidence"]
+    assert "--server" not in done.stdout
+
+    shown = await asyncio.to_thread(
+        CliRunner().invoke, app, ["doctor", "--from", fake.url, "--since-start"]
+    )
+    assert shown.exit_code == 1
+    lines = shown.stdout.splitlines()
+    assert lines[0] == "the config file was refused"
+    assert "small: its servers refuse tries" in lines
+    assert "large: no replica answers" in lines
+    assert lines[-1].startswith("no SLO is broken since the start: small p99 TTFT about")
+
+
+async def test_only_the_chosen_pools_troubles_are_said(fake: Fake) -> None:
+    fake.add("large", "http://127.0.0.1:1")
+    fake.status["pools"]["large"]["replicas_up"] = 0
+    assert (await fake.doctor("--since-start", "--pool", "small")).exit_code == 0
+    assert (await fake.doctor("--since-start", "--pool", "large")).exit_code == 1
 
 
 async def test_a_metric_that_a_server_does_not_have_is_said(fake: Fake) -> None:
