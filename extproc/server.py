@@ -120,9 +120,13 @@ class _Service:
         )
         process = grpc.stream_stream_rpc_method_handler(self._process)
         log = grpc.stream_unary_rpc_method_handler(self._log)
-        served = self._server.add_registered_method_handlers
-        served(wire.EXT_PROC_SERVICE, {wire.EXT_PROC_METHOD: process})
-        served(wire.ACCESS_LOG_SERVICE, {wire.ACCESS_LOG_METHOD: log})
+        serving = grpc.method_handlers_generic_handler
+        self._server.add_generic_rpc_handlers(  # they are asked in order, for each request
+            [
+                serving(wire.EXT_PROC_SERVICE, {wire.EXT_PROC_METHOD: process}),
+                serving(wire.ACCESS_LOG_SERVICE, {wire.ACCESS_LOG_METHOD: log}),
+            ]
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
 
     async def start(self, listen: str) -> None:
