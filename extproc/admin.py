@@ -7,6 +7,7 @@ What is sent here may hold prompts: it must never get into a log or an error.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
@@ -56,10 +57,13 @@ def application(gateway: Gateway, is_serving: Callable[[], bool]) -> web.Applica
     async def metrics(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/plain; charset=utf-8"})
         await response.prepare(request)
-        for piece in gateway.metrics.pieces():
-            await response.write(piece)
-            await asyncio.sleep(0)  # requests go between
-        await response.write_eof()
+        # To HEAD aiohttp would write them too, where the next answer is expected.
+        pieces = gateway.metrics.pieces() if request.method == "GET" else ()
+        with suppress(ConnectionError):  # who scraped has left
+            for piece in pieces:
+                await response.write(piece)
+                await asyncio.sleep(0)  # requests go between
+            await response.write_eof()
         return response
 
     async def healthz(_: web.Request) -> web.Response:

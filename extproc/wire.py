@@ -229,7 +229,7 @@ def _frame(
         for name in headers:
             _set(reply.request_body.response.header_mutation, name, next(given))
         _set_metadata(reply, "forebay_request", zip(facts, given, strict=True))
-        return reply.SerializeToString()
+        return reply.SerializeToString(deterministic=True)  # a map has no order else
 
     return _as_format(filled, sizes)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from extproc.config import Config, PoolConfig
+from extproc.finished import Finished
 from extproc.gateway import Gateway
 from tests.unit.logged import logged
 
@@ -85,6 +86,7 @@ async def test_of_a_json_answer_that_was_left_or_cut_the_prompt_is_estimated(sta
         (JSON, 429),
         (JSON, 503),
         (JSON | {"upstream_host": "-"}, 0),  # the client left before a server had it
+        (JSON | {"upstream_host": ""}, 0),
         ({"prompt_tokens": "9", "completion_tokens": "9"}, 200),  # counted
     ],
 )
@@ -103,3 +105,24 @@ async def test_the_estimate_of_a_prompt_costs_as_the_pools_prompts_do() -> None:
     (cost,) = made.ledger.report().costs
     assert (cost.input_estimated, cost.output_estimated) == (100, 10)
     assert cost.usd == pytest.approx(2 * (75 * 1.0 + 25 * 0.1) / 1e6)
+
+
+@pytest.mark.parametrize("nobody", ["", "-"])
+async def test_that_no_server_could_be_tried_is_the_fault_of_none(nobody: str) -> None:
+    url = "http://127.0.0.1:1"
+    pool = PoolConfig.model_validate({"model": "small-7b", "slots": 4, "endpoints": [url]})
+    made, suspected = Gateway(Config.model_validate({"pools": {"small": pool}})), list[str]()
+    finished = Finished(
+        lambda: made.policy,
+        made.metrics,
+        made.ledger,
+        lambda: made.limits,
+        lambda url, _: suspected.append(url),
+    )
+    none = {"status": "503", "details": "no_healthy_upstream", "flags": "UH"}
+    for _ in range(5):
+        finished.account(logged(SERVED | STREAM | CUT | none | {"upstream_host": nobody}))
+    assert suspected == []
+    for _ in range(5):
+        finished.account(logged(SERVED | STREAM | CUT | none))
+    assert set(suspected) == {url}

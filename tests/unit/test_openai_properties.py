@@ -9,6 +9,12 @@ from hypothesis import strategies as st
 
 from extproc import openai
 from extproc.openai import CHAT, COMPLETIONS, ApiError
+from extproc.openai.spans import (
+    READ_OF_REQUEST,
+    quick_spans,
+    value_spans,
+    without_quote_escapes,
+)
 from tests.sampling import examples
 
 KEYS = ["model", "stream_options", "include_usage", "messages", "stream", "n", "", "a\\", '"}']
@@ -145,6 +151,23 @@ def test_a_limit_is_put_where_the_clients_own_stands(case: tuple[dict[str, objec
     new, _ = openai.with_changes(body, request, most_tokens=7)
     assert orjson.loads(new)["max_tokens"] == 7
     assert new.count(b"max_tokens") == body.count(b"max_tokens") + ("max_tokens" not in value)
+
+
+QUICK = st.sampled_from(["model", "max_tokens", "n", "x", 'a"model', "\\"])
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.dictionaries(
+        QUICK, QUICK | st.integers(0, 9) | st.dictionaries(QUICK, QUICK, max_size=2), max_size=4
+    )
+)
+def test_quick_spans_are_those_that_a_look_at_every_member_finds(value: dict[str, object]) -> None:
+    body = orjson.dumps(value)
+    quick = quick_spans(body, value)
+    if quick is not None:
+        slow = value_spans(body, without_quote_escapes(body), 1, READ_OF_REQUEST)
+        assert quick == {name: slow[name] for name in slow if name != "n"}
 
 
 def common(a: bytes, b: bytes) -> int:

@@ -5,12 +5,16 @@ import runpy
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from extproc import wire
 from extproc._generated.forebay_accesslog_pb2 import StreamAccessLogsMessage
 from extproc._generated.forebay_ext_proc_pb2 import (
     HeaderMap,
+    HeaderMutation,
     HeaderValue,
+    HeaderValueOption,
     HttpBody,
     HttpHeaders,
     HttpTrailers,
@@ -28,6 +32,16 @@ _FACTS = {
     "asked": "auto",
 }
 ROOT = Path(__file__).parents[2]
+
+# The sizes at which a length takes one more byte, and what means something to a format.
+_SIZES = st.sampled_from([0, 1, 36, 37, 38, 126, 127, 128, 129, 16383, 16384, 20_000])
+_TEXTS = (
+    st.builds(str.__mul__, st.sampled_from("aZ%\0"), _SIZES)
+    | st.sampled_from(["%s", "%%", "%(a)b", "b" * 37, "Zoë 日本", "abcABC"])
+    | st.text(st.characters(codec="utf-8"), max_size=40)
+)
+_NAMES = st.sampled_from(["retry-after", "age", "cache-status", "100%", "x-forebay-route"])
+_PAIRS = st.lists(st.tuples(_NAMES, _TEXTS), max_size=5).map(tuple)
 
 
 def test_the_generated_code_is_fresh(tmp_path: Path) -> None:
@@ -154,3 +168,60 @@ def test_what_an_admit_reply_says_is_what_it_was_told_whatever_the_texts(shift: 
     assert headers["x-forebay-prefix"] == b"0a1b"
     assert headers["content-length"] == b"300"
     assert common.body_mutation.body == b"x" * 300
+
+
+def _with_header(mutation: HeaderMutation, name: str, value: str) -> None:
+    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option.header.key, option.header.raw_value = name, value.encode()
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**9), st.dictionaries(_NAMES, _TEXTS), _TEXTS, _PAIRS)
+def test_an_admit_reply_is_what_protobuf_makes_of_the_same(
+    timeout_ms: int, told: dict[str, str], prefix: str, limits: tuple[tuple[str, str], ...]
+) -> None:
+    facts = wire.AdmitFacts(kind="json", tiers=("s",), **_FACTS)
+    body = prefix.encode() if timeout_ms % 2 else None
+    expected = ProcessingResponse.FromString(
+        wire.admit(facts, timeout_ms=0, request_facts={}, body=None)
+    )
+    common = expected.request_body.response
+    del common.header_mutation.set_headers[-1]  # the timeout
+    _with_header(common.header_mutation, "x-envoy-upstream-rq-timeout-ms", str(timeout_ms))
+    if prefix:
+        _with_header(common.header_mutation, "x-forebay-prefix", prefix)
+    if body is not None:
+        _with_header(common.header_mutation, "content-length", str(len(body)))
+        common.body_mutation.body = body
+    metadata = expected.dynamic_metadata.fields
+    for space, pairs in (("forebay_request", told.items()), ("forebay_limits", limits)):
+        for name, value in pairs:
+            metadata[space].struct_value.fields[name].string_value = value
+    made = wire.admit(
+        facts, timeout_ms=timeout_ms, request_facts=told, body=body, prefix=prefix, limits=limits
+    )
+    reply = ProcessingResponse.FromString(made)
+    if not told:
+        metadata["forebay_request"].struct_value.Clear()
+        reply.dynamic_metadata.fields["forebay_request"].struct_value.Clear()
+    assert reply == expected
+
+
+@settings(deadline=None)
+@given(_TEXTS, st.sampled_from([200, 429]), _PAIRS, st.binary(max_size=600), _PAIRS)
+def test_an_immediate_reply_is_what_protobuf_makes_of_the_same(
+    request_id: str,
+    status: int,
+    headers: tuple[tuple[str, str], ...],
+    body: bytes,
+    limits: tuple[tuple[str, str], ...],
+) -> None:
+    expected = ProcessingResponse()
+    answer = expected.immediate_response
+    answer.status.code, answer.body, answer.details = status, body, "forebay_x"  # pyright: ignore
+    # Of two of one name Envoy takes the last.
+    told = {"x-request-id": request_id, **dict(headers)}
+    for name, value in (told | {f"x-ratelimit-{name}": value for name, value in limits}).items():
+        _with_header(answer.headers, name, value)
+    made = wire.immediate(request_id, status, headers, body, "forebay_x", limits)
+    assert ProcessingResponse.FromString(made) == expected
