@@ -661,6 +661,11 @@ def test_options_that_name_no_pool_are_refused() -> None:
         attach(PLAIN, Options(pools=("small", "huge")))
 
 
+def test_a_pool_that_is_no_cluster_is_named_although_nothing_leads_to_the_others() -> None:
+    with pytest.raises(AttachError, match="no cluster is named 'smal'"):
+        attach(PLAIN, Options(pools=("smal", "large")))
+
+
 # --- the command ------------------------------------------------------------------------------
 
 
