@@ -218,7 +218,11 @@ def attach(
         str | None, typer.Option(help="Which listener, if several lead to the pools.")
     ] = None,
     write: Annotated[
-        bool, typer.Option("--write", help="Write it; the old file becomes FILE.bak.")
+        bool,
+        typer.Option(
+            "--write",
+            help="Write it; the old file stays as FILE.bak, or FILE.bak.2 if that is there.",
+        ),
     ] = False,
 ) -> None:
     """Put Forebay into an existing Envoy config, or renew what an earlier version put there. Shows
@@ -244,8 +248,8 @@ def attach(
     if attached.text == old:
         typer.echo(f"{file}: nothing to add. Do its values fit? forebay check {file}", err=True)
     elif write:
-        _replace(file, attached.text)
-        typer.echo(f"written; the old file is {file}.bak. Next: forebay check {file}", err=True)
+        backup = _replace(file, attached.text)
+        typer.echo(f"written; the old file is {backup}. Next: forebay check {file}", err=True)
     else:
         typer.echo(room.unified_diff(old, attached.text, str(file)), nl=False)
         typer.echo("nothing is written yet; --write does it", err=True)
@@ -261,16 +265,31 @@ def _pairs(flag: str, entries: list[str] | None) -> dict[str, str]:
     return pairs
 
 
-def _replace(file: Path, text: str) -> None:
-    """At once or not at all; what was there stays beside it."""
+def _replace(file: Path, text: str) -> Path:
+    """At once or not at all; what was there stays beside it, under the name given back."""
     new = file.with_name(f"{file.name}.new")
     try:
-        shutil.copy2(file, f"{file}.bak")
+        backup = _new_backup(file)
+        shutil.copy2(file, backup)
         new.write_bytes(text.encode("utf-8"))
         shutil.copymode(file, new)
         new.replace(file)
     except OSError as error:
         _fail(UpError(f"{file}: cannot be written: {error.strerror}"))
+    return backup
+
+
+def _new_backup(file: Path) -> Path:
+    """FILE.bak, or the first of FILE.bak.2, FILE.bak.3 and so on that is not there: an earlier one
+    holds what the user wrote. Made empty, so that nobody else takes the name."""
+    backup, number = file.with_name(f"{file.name}.bak"), 1
+    while True:
+        try:
+            backup.open("x").close()
+            return backup
+        except FileExistsError:
+            number += 1
+            backup = file.with_name(f"{file.name}.bak.{number}")
 
 
 app.command("plan")(plan.command)

@@ -22,6 +22,8 @@ def choose(
     policy = draft.find("node", "metadata", "forebay", "pools")
     known = [key.text for key, _ in policy.pairs] if policy is not None else []
     wanted = list(dict.fromkeys([*known, *pools]))
+    for name in wanted:
+        cluster_path(draft, name)
 
     chosen = everywhere
     if listener is not None:
@@ -49,7 +51,7 @@ def choose(
             f"several listeners lead there: {_names(candidates)}. Choose with --listener NAME; "
             "attach to one after the other if Forebay is to take the requests of several."
         )
-    for name in found:
+    for name in found:  # by the routes, of which nothing is certain
         cluster_path(draft, name)
     _refuse_shared(draft, candidates)
     if not wanted:

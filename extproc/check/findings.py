@@ -56,7 +56,7 @@ def as_text(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
             lines.append("")
     for note in notes:
         lines += textwrap.wrap(f"note: {note}", _WIDTH, break_long_words=False)
-    return "\n".join([*lines, _summary(findings)])
+    return "\n".join([*lines, _summary(findings, notes)])
 
 
 def as_json(findings: Sequence[Finding], notes: Sequence[str] = ()) -> str:
@@ -81,9 +81,11 @@ def _wrapped(label: str, text: str) -> list[str]:
     )
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def _summary(findings: Sequence[Finding], notes: Sequence[str]) -> str:
     if not findings:
-        return "Nothing found."
+        # A note may say that a part was not checked, or that the processor would not start here.
+        see = "the note above" if len(notes) == 1 else f"the {len(notes)} notes above"
+        return f"Nothing found in the file, but see {see}." if notes else "Nothing found."
     counts = [
         f"{count} {severity}{'' if count == 1 else 's'}"
         for severity in ("error", "warning")

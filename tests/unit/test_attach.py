@@ -661,6 +661,11 @@ def test_options_that_name_no_pool_are_refused() -> None:
         attach(PLAIN, Options(pools=("small", "huge")))
 
 
+def test_a_pool_that_is_no_cluster_is_named_although_nothing_leads_to_the_others() -> None:
+    with pytest.raises(AttachError, match="no cluster is named 'smal'"):
+        attach(PLAIN, Options(pools=("smal", "large")))
+
+
 # --- the command ------------------------------------------------------------------------------
 
 
@@ -680,8 +685,23 @@ def test_the_command_shows_a_diff_and_writes_only_when_told(tmp_path: Path) -> N
     assert written.exit_code == 0, written.output
     assert (tmp_path / "envoy.yaml.bak").read_text() == plain
     assert "tenant_header: x-tenant-id" in file.read_text()
+    assert f"the old file is {file}.bak. " in written.output
     again = _run(str(file), "--write")
     assert "nothing to add" in again.output
+    assert not (tmp_path / "envoy.yaml.bak.2").exists()
+
+
+def test_each_write_keeps_what_was_there_under_a_name_of_its_own(tmp_path: Path) -> None:
+    """The first one is the user's own work: a later write must not take its place."""
+    file = tmp_path / "envoy.yaml"
+    kept = {name: tmp_path / f"envoy.yaml.bak{name}" for name in ("", ".2", ".3")}
+    texts = [PLAIN, *(f"# {number}\n{PLAIN}" for number in (2, 3))]
+    for text, backup in zip(texts, kept.values(), strict=True):
+        file.write_text(text)
+        written = _run(str(file), "--write")
+        assert written.exit_code == 0, written.output
+        assert f"the old file is {backup}. " in written.output
+    assert [backup.read_text() for backup in kept.values()] == texts
 
 
 @pytest.mark.parametrize(

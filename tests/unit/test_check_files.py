@@ -242,6 +242,14 @@ def test_the_text_has_errors_first_by_place_and_ends_with_the_count() -> None:
     assert as_text([]) == "Nothing found."
 
 
+def test_the_last_line_does_not_contradict_a_note() -> None:
+    note = "the processor would not start"
+    last = as_text([], [note]).splitlines()[-1]
+    assert last == "Nothing found in the file, but see the note above."
+    last = as_text([], [note, note]).splitlines()[-1]
+    assert last == "Nothing found in the file, but see the 2 notes above."
+
+
 def test_the_json_holds_everything() -> None:
     finding = Finding("error", "e", "a", "it bites.", "do this")
     assert json.loads(as_json([finding], ["n"])) == {
