@@ -5,7 +5,6 @@ Nothing else of the bootstrap changes. Every mistake is an UpError of one senten
 
 import fcntl
 import ipaddress
-import json
 import os
 import random
 import shutil
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from extproc import config
+from extproc import config, openai
 from extproc.extras import install
 
 _BACKEND_WITHIN_S = 180.0
@@ -246,13 +245,12 @@ def _models(
     if isinstance(answer, str):
         raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")
     try:
-        entries = json.loads(answer)["data"]
-        limits = {str(one["id"]): one.get("max_model_len") for one in entries}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        models = openai.listed_models(answer)
+    except ValueError as error:
         raise UpError(f"backend {name}: {url}/v1/models is not OpenAI's list of models") from error
-    if not limits:
+    if not models:
         raise UpError(f"backend {name}: {url}/v1/models names no model")
-    return {model: n if isinstance(n, int) else None for model, n in limits.items()}
+    return models
 
 
 # --- small things --------------------------------------------------------------------------------
