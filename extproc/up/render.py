@@ -142,7 +142,10 @@ def _check_backends(options: Options, pools: Mapping[str, Any]) -> None:
     if options.backends and missing:
         raise UpError(
             f"no backend for the pool {missing[0]!r}: give every pool one (a real pool must not "
-            "fall back to a simulated one), or none to simulate all"
+            "fall back to a simulated one), or none to simulate all. If there is no server for it, "
+            f"take it out of `pools` and `routing` in a copy of {options.config}, and run that: "
+            "--config my.yaml (make up ARGS='--config my.yaml'). One server behind two pools would "
+            "be given the slots of both"
         )
 
 
