@@ -85,7 +85,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Watch the servers. What they work on already was admitted before we were here."""
-        await self.backends.watch(self.policy.config.pools.values())
+        await self.backends.watch(self.policy.config.pools)
         for name, limiter in self.policy.limiters.items():
             servers = self.servers(name)
             limiter.inherit((servers.running or 0) + (servers.waiting or 0))
@@ -172,7 +172,7 @@ class Gateway:
             credential = await asyncio.to_thread(judge_credential, learning)
         limits = changed_limits(old_limits, old.config, config, self._clock)
         caches = changed_caches(old.caches, old.config.cache, config.cache, self._clock)
-        await self.backends.watch(config.pools.values())
+        await self.backends.watch(config.pools)
         self.judging = judging
         self.limits = self._as_said(limits, config)
         self.policy = self._made(config, caches, secret)

@@ -7,7 +7,8 @@ no vLLM are never polled.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import aiohttp
 
@@ -44,17 +45,19 @@ class Backends:
         self._session: aiohttp.ClientSession | None = None
         self._stops: Stops | None = None
 
-    async def watch(self, pools: Iterable[PoolConfig]) -> None:
+    async def watch(self, pools: Mapping[str, PoolConfig]) -> None:
         """Watch the replicas of these pools from now on, and no others. Returns when each new one
         has been polled once and, if it is up, its Load has been read or could not be."""
         if self._session is None:
             self._session, self._stops = _polling_session(), Stops()
-        urls = _vllm_replicas(pools)
+        urls = _vllm_replicas(pools.values())
         new = {
             url: Replica(url, self._session, self._see_change, self._on_load)
             for url in urls - self._replicas.keys()
         }
         self._replicas |= new
+        for url, models in _models_by_replica(pools).items():
+            self._replicas[url].expect(models)
         await asyncio.gather(*(replica.begin() for replica in new.values()))
         for url, replica in new.items():
             watch = self._watches[url] = asyncio.create_task(replica.watch(), name=url)
@@ -160,3 +163,12 @@ def _tell_of_failure(watch: asyncio.Task[None]) -> None:
 
 def _vllm_replicas(pools: Iterable[PoolConfig]) -> set[str]:
     return {url for pool in pools if pool.server == "vllm" for url in pool.endpoints}
+
+
+def _models_by_replica(pools: Mapping[str, PoolConfig]) -> dict[str, dict[str, str]]:
+    """By URL: pool -> the model that it wants there."""
+    models: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name, pool in pools.items():
+        for url in _vllm_replicas([pool]):
+            models[url][name] = pool.model
+    return models

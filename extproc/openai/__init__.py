@@ -2,10 +2,11 @@
 
 `request` reads and splices requests (`prompts`: what a model is to read; `spans`: where to splice),
 `members` are vLLM's own; `answer` reads and replays answers, `replies` are our own; `plain` is what
-the gateway itself asks of servers.
+the gateway itself asks of servers, `listed` which models they say they have.
 """
 
 from extproc.openai.answer import Answer, AnswerReader, UnreadAnswer
+from extproc.openai.listed import listed_models
 from extproc.openai.members import NOTHING, OwnMembers, moved, own_members
 from extproc.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, MODELS
 from extproc.openai.plain import (
@@ -59,6 +60,7 @@ __all__ = [
     "is_json",
     "is_plain",
     "last_usage",
+    "listed_models",
     "models_body",
     "moved",
     "no_such_path",

@@ -5,7 +5,6 @@ Nothing else of the bootstrap changes. Every mistake is an UpError of one senten
 
 import fcntl
 import ipaddress
-import json
 import os
 import random
 import shutil
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from extproc import config
+from extproc import config, openai
 from extproc.extras import install
 
 _BACKEND_WITHIN_S = 180.0
@@ -143,7 +142,10 @@ def _check_backends(options: Options, pools: Mapping[str, Any]) -> None:
     if options.backends and missing:
         raise UpError(
             f"no backend for the pool {missing[0]!r}: give every pool one (a real pool must not "
-            "fall back to a simulated one), or none to simulate all"
+            "fall back to a simulated one), or none to simulate all. If there is no server for it, "
+            f"take it out of `pools` and `routing` in a copy of {options.config}, and run that: "
+            "--config my.yaml (make up ARGS='--config my.yaml'). One server behind two pools would "
+            "be given the slots of both"
         )
 
 
@@ -246,13 +248,12 @@ def _models(
     if isinstance(answer, str):
         raise UpError(f"backend {name}: {url}/v1/models: {answer}, for {_BACKEND_WITHIN_S:g} s")
     try:
-        entries = json.loads(answer)["data"]
-        limits = {str(one["id"]): one.get("max_model_len") for one in entries}
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        models = openai.listed_models(answer)
+    except ValueError as error:
         raise UpError(f"backend {name}: {url}/v1/models is not OpenAI's list of models") from error
-    if not limits:
+    if not models:
         raise UpError(f"backend {name}: {url}/v1/models names no model")
-    return {model: n if isinstance(n, int) else None for model, n in limits.items()}
+    return models
 
 
 # --- small things --------------------------------------------------------------------------------

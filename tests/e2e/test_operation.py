@@ -145,6 +145,9 @@ async def test_another_model_in_a_pool_is_another_answer(changing: Gateway) -> N
     rewrite(changing, pools=pools | {"small": pools["small"] | {"model": "small-8b"}})
     await changing.until_async(lambda: reloads(changing, "taken") == taken + 1, "not taken")
     assert (await changing.ask(body)).headers["cache-status"] == "forebay; fwd=uri-miss"
+    log = changing.stack.folder / "processor.log"
+    told = "does not serve 'small-8b', the model that the policy says; it serves 'small-7b'. "
+    await changing.until_async(lambda: told in log.read_text(), "not logged")
 
 
 async def test_a_missing_file_is_refused_too(changing: Gateway) -> None:

@@ -1,6 +1,7 @@
 """What is known of the servers: up or down, and how busy, by asking real ones on free ports."""
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ from prometheus_client import generate_latest
 
 from extproc.backends import Backends, Load, replica
 from extproc.backends.load import NoLoad, read_load
+from extproc.backends.served import not_served
 from extproc.config import Config, PoolConfig
 from extproc.gateway import Gateway
 from extproc.up import free_port
@@ -33,6 +35,10 @@ def gauges(running: object, waiting: object, labels: str = LABELS) -> str:
         f"vllm:num_requests_waiting{labels} {waiting}\n"
         f'vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} 99.0\n'
     )
+
+
+def listing(*models: str) -> str:
+    return json.dumps({"object": "list", "data": [{"id": model} for model in models]})
 
 
 def other_lines(size_bytes: int) -> str:
@@ -118,7 +124,7 @@ def test_the_worst_text_of_the_largest_size_is_read_in_time() -> None:
 
 
 class Fake:
-    """A server whose two answers a test may change at any time."""
+    """A server whose answers a test may change at any time."""
 
     def __init__(self) -> None:
         self.health = 200
@@ -128,6 +134,10 @@ class Fake:
         self.text = gauges("3.0", "7.0")
         self.metrics_status = 200
         self.metrics_take_s = 0.0
+        self.models: str | bytes = listing("small-7b")
+        self.models_status = 200
+        self.models_take_s = 0.0
+        self.models_asked = 0
         self.scrapes: list[float] = []
         self.at_once = self.most_at_once = 0
         self.accepted_encodings: set[str | None] = set()
@@ -139,6 +149,7 @@ class Fake:
         app = web.Application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/models", self._models)
         self._server = TestServer(app, port=self.port)
         await self._server.start_server(shutdown_timeout=0.0)
 
@@ -150,6 +161,11 @@ class Fake:
         await asyncio.sleep(self.health_takes_s.pop(0) if self.health_takes_s else 0.0)
         await self.speaks.wait()
         return web.Response(status=self.health)
+
+    async def _models(self, _: web.Request) -> web.Response:
+        self.models_asked += 1
+        await asyncio.sleep(self.models_take_s)
+        return web.Response(status=self.models_status, body=self.models)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.scrapes.append(time.monotonic())
@@ -185,6 +201,10 @@ def a_pool(*urls: str, **more: object) -> PoolConfig:
     )
 
 
+def named(*pools: PoolConfig) -> dict[str, PoolConfig]:
+    return {f"pool-{number}": pool for number, pool in enumerate(pools)}
+
+
 @asynccontextmanager
 async def watching(
     *pools: PoolConfig,
@@ -192,7 +212,7 @@ async def watching(
     on_load: Callable[[str], None] = lambda url: None,
 ) -> AsyncIterator[Backends]:
     backends = Backends(on_change, on_load)
-    await backends.watch(pools)
+    await backends.watch(named(*pools))
     try:
         yield backends
     finally:
@@ -521,7 +541,7 @@ async def test_a_replica_that_leaves_the_config_is_asked_no_more(fake: Fake) -> 
     pool = a_pool(fake.url)
     try:
         async with watching(pool) as backends:
-            await backends.watch([a_pool(other.url)])
+            await backends.watch(named(a_pool(other.url)))
             assert backends.loads(pool) == {}
             scrapes = len(fake.scrapes)
             await until(lambda: len(other.scrapes) == 3)
@@ -543,6 +563,139 @@ async def test_many_silent_servers_do_not_delay_the_others() -> None:
             await fake.start()
             stack.push_async_callback(fake.stop)
             assert await until(lambda: backends.replicas_up(pool) == 1) < 0.75
+
+
+# --- which models they serve --------------------------------------------------------------------
+
+
+async def test_a_model_that_the_server_does_not_serve_is_told_once_with_what_it_serves(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.models = listing("qwen", "qwen-lora")
+    async with watching(a_pool(fake.url)):
+        await until(lambda: warnings(caplog) != [])
+        await asyncio.sleep(1.2)  # more polls
+        (said,) = warnings(caplog)
+    assert said.startswith(f"pool pool-0: its server {fake.url} does not serve 'small-7b', ")
+    assert "it serves 'qwen', 'qwen-lora'. " in said
+    assert "until pools.pool-0.model says" in said
+    assert fake.models_asked == 1
+
+
+async def test_a_model_among_those_it_serves_is_not_spoken_of(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.models = listing("qwen", "small-7b")
+    async with watching(a_pool(fake.url)):
+        await until(lambda: fake.models_asked == 1)
+        await asyncio.sleep(0.1)
+    assert warnings(caplog) == []
+
+
+async def test_a_server_that_comes_back_is_asked_again(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = a_pool(fake.url)
+    async with watching(pool) as backends:
+        await until(lambda: fake.models_asked == 1)
+        fake.health = 503
+        await until(lambda: backends.replicas_up(pool) == 0)
+        fake.models, fake.health = listing("qwen"), 200
+        await until(lambda: any("does not serve" in line for line in warnings(caplog)))
+    assert fake.models_asked == 2
+
+
+async def test_pools_that_want_another_model_than_before_are_told_of_it(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a reload; and of two pools with one server only the one that is wrong."""
+    pool = a_pool(fake.url)
+    async with watching(pool, pool) as backends:
+        await until(lambda: fake.models_asked == 1)
+        await backends.watch(named(pool, pool))  # nothing new
+        await asyncio.sleep(0.1)
+        assert (fake.models_asked, warnings(caplog)) == (1, [])
+        await backends.watch(named(pool, a_pool(fake.url, model="b")))
+        await until(lambda: warnings(caplog) != [])
+        (said,) = warnings(caplog)
+        assert said.startswith("pool pool-1: ")
+        assert "'b'" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (listing("qwen"), 401),
+        (listing("qwen"), 403),
+        (listing("qwen"), 404),
+        (listing("qwen"), 500),
+        (listing(), 200),
+        ("<html>", 200),
+        (b"\x00\xff", 200),
+        ("", 200),
+        ("[]", 200),
+        ('{"data": "qwen"}', 200),
+        ('{"data": [{"id": 5}]}', 200),
+        ('{"data": [{"id": []}]}', 200),
+        ('{"data": ["qwen"]}', 200),
+        ("[" * 100_000, 200),
+        (listing("qwen") + " " * 2**20, 200),
+    ],
+)
+async def test_a_server_that_does_not_say_what_it_serves_is_not_spoken_of(
+    fake: Fake, caplog: pytest.LogCaptureFixture, answer: str | bytes, status: int
+) -> None:
+    fake.models, fake.models_status = answer, status
+    pool = a_pool(fake.url)
+    async with watching(pool) as backends:
+        await until(lambda: fake.models_asked == 1)
+        scrapes = len(fake.scrapes)
+        await until(lambda: len(fake.scrapes) > scrapes)  # the watch goes on
+        assert backends.is_up(pool)
+    assert warnings(caplog) == []
+
+
+async def test_a_list_of_models_that_never_comes_delays_nothing(
+    fake: Fake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica, "POLL_LIMIT_S", 0.5)
+    fake.models_take_s, fake.models = 60.0, listing("qwen")
+    pool, began = a_pool(fake.url), time.monotonic()
+    async with watching(pool) as backends:
+        assert time.monotonic() - began < 0.4
+        await until(lambda: len(fake.scrapes) == 3)
+        assert backends.is_up(pool)
+        # It was given up: what the pools want now is asked.
+        fake.models_take_s = 0.0
+        await backends.watch(named(a_pool(fake.url, model="b")))
+        await until(lambda: warnings(caplog) != [])
+    assert ["does not serve 'b'" in line for line in warnings(caplog)] == [True]
+
+
+async def test_servers_that_are_no_vllm_are_not_asked_what_they_serve(fake: Fake) -> None:
+    async with watching(a_pool(fake.url, server="other")):
+        await asyncio.sleep(0.7)
+    assert fake.models_asked == 0
+
+
+def test_of_what_a_server_serves_few_names_are_shown_and_none_that_a_terminal_obeys() -> None:
+    served = ["\x1b[2J\nerror", "\u202eevil", "x" * 10_000, *(f"m{n}" for n in range(500))]
+    said = not_served("http://s", "small", "small-7b", served)
+    assert said is not None
+    assert f"it serves '?[2J?error', '?evil', '{'x' * 100}', 'm0', 'm1' and 498 more. " in said
+    assert said.isprintable()
+
+
+async def test_a_real_simulator_is_asked_for_all_its_names(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(SimSettings(port=0, models=("a", "small-7b", "c"))) as port:
+        url = f"http://127.0.0.1:{port}"
+        async with watching(a_pool(url), a_pool(url, model="b")):
+            await until(lambda: warnings(caplog) != [])
+    (said,) = warnings(caplog)
+    assert said.startswith("pool pool-1: ")
+    assert "it serves 'a', 'small-7b', 'c'. " in said
 
 
 # --- what is shown ------------------------------------------------------------------------------

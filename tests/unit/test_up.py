@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from extproc import config
 from extproc.up import Options, UpError
 from extproc.up.render import reference_config, render
 from tests.unit.admin_port import admin_port
@@ -62,6 +63,28 @@ def test_replicas_with_different_models_are_refused_by_name(tmp_path: Path) -> N
 def test_a_server_that_names_no_model_is_refused(tmp_path: Path, listed: Any, said: str) -> None:
     with pytest.raises(UpError, match=f"backend small: .*{said}"):
         pools(tmp_path, [QWEN], listed)
+
+
+def test_a_pool_without_a_server_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    options = Options(reference_config(), port=0, backends={"small": ("http://127.0.0.1:1",)})
+    with pytest.raises(UpError, match="no backend for the pool 'large'") as refused:
+        render(options, tmp_path, lambda line: None, lambda: None)
+    assert f"in a copy of {reference_config()}" in str(refused.value)
+    assert "make up ARGS='--config my.yaml'" in str(refused.value)
+
+
+def test_that_way_out_is_one(tmp_path: Path) -> None:
+    document: Any = config.read_yaml(reference_config())
+    policy = document["node"]["metadata"]["forebay"]
+    del policy["pools"]["large"], policy["routing"]["large"], policy["routing"]["fallback"]
+    path = tmp_path / "my.yaml"
+    path.write_text(json.dumps(document))
+    with server([QWEN]) as url:
+        options = Options(
+            path, port=0, envoy_admin_port=0, admin_port=0, backends={"small": (url,)}
+        )
+        made = render(options, tmp_path, lambda line: None, lambda: None)
+    assert made.backend_urls == {"small": url}
 
 
 @pytest.mark.parametrize("status", [401, 403])
