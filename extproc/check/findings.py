@@ -28,7 +28,8 @@ class Finding:
     mend: str
     """What to write instead."""
     line: int | None = None
-    """Where in the file the place is; None: not known, or the file lacks it."""
+    """Where in the file the place is, in the one that the place names if it names one; None: not
+    known, or the file lacks it."""
 
 
 def error(rule: str, place: object, reason: str, mend: str) -> Finding:

@@ -10,6 +10,7 @@ import yaml
 
 from extproc.check import binary
 from extproc.check.findings import Finding, error, warning
+from extproc.check.keys import check_key_files
 from extproc.check.parse import read, read_policy
 from extproc.check.reading import is_tree
 from extproc.check.rules import RULES
@@ -72,7 +73,7 @@ def check(document: object) -> list[Finding]:
 
 
 def check_file(path: Path) -> Report:
-    """`check`, and what the Envoy binary says where there is one."""
+    """`check`, what the Envoy binary says where there is one, and the file of the clients' keys."""
     try:
         document, lines = read_yaml(path), Lines(read_text(path))
     except ConfigError as refused:
@@ -86,6 +87,9 @@ def check_file(path: Path) -> Report:
             findings += refused
         except (UpError, OSError) as absent:
             notes.append(f"not validated by Envoy itself: {absent}")
+        if is_tree(document):
+            of_keys, unread = check_key_files(document, path)
+            findings, notes = [*findings, *of_keys], [*notes, *unread]
     # A place is a path and, in brackets, a name.
     placed = [
         f if f.line else replace(f, line=lines.of(f.place.partition(" (")[0])) for f in findings

@@ -5,6 +5,7 @@ the config that runs, `stack` the processes.
 """
 
 from extproc.up.render import (
+    DEMO_KEY,
     Interrupted,
     Options,
     Rendered,
@@ -17,6 +18,7 @@ from extproc.up.render import (
 from extproc.up.stack import Child, Stack
 
 __all__ = [
+    "DEMO_KEY",
     "Child",
     "Interrupted",
     "Options",

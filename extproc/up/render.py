@@ -25,6 +25,9 @@ from urllib.parse import urlsplit
 from extproc import config, openai
 from extproc.extras import install
 
+DEMO_KEY = "sk-demo-"
+"""How the keys for trying begin, those of envoy/api-keys.yaml."""
+
 _BACKEND_WITHIN_S = 180.0
 _STILL_WAITING_EVERY_S = 10.0
 _WANTS_A_KEY = ("status 401", "status 403")
@@ -167,7 +170,7 @@ def _find_files(options: Options, document: Any, say: Callable[[str], None]) -> 
             source["path"] = str(found)
         for keys in config.walk(config.read_yaml(Path(source["path"]))):
             # Only a key that is for trying may be shown.
-            if str(keys.get("key", "")).startswith("sk-demo-") and demo_key is None:
+            if str(keys.get("key", "")).startswith(DEMO_KEY) and demo_key is None:
                 demo_key = str(keys["key"])
     return demo_key
 
