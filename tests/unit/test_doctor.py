@@ -392,6 +392,7 @@ class Fake:
 
     def __init__(self) -> None:
         self.url = ""
+        self.was_read = asyncio.Event()
         self.ttft = NONE
         self.more = "forebay_config_last_reload_successful 1\n"
         self.server = simulated()
@@ -424,6 +425,7 @@ async def fake() -> AsyncIterator[Fake]:
         if request.path == "/status":
             return web.json_response(made.status)
         if request.path == "/metrics":
+            made.was_read.set()
             return web.Response(text=_text("forebay_ttft_seconds", made.ttft) + made.more)
         return web.Response(text=made.server)
 
@@ -448,7 +450,7 @@ async def _serving(answer: Any) -> AsyncIterator[str]:
 async def test_only_what_came_between_the_readings_counts(fake: Fake) -> None:
     fake.ttft = values(SECONDS, {3.0: 500})
     watching = asyncio.create_task(fake.doctor("--watch", "500ms"))
-    await asyncio.sleep(0.25)
+    await fake.was_read.wait()
     fake.ttft += values(SECONDS, {0.3: 40})
     done = await watching
     report = json.loads(done.stdout)
@@ -466,7 +468,7 @@ async def test_only_what_came_between_the_readings_counts(fake: Fake) -> None:
 async def test_a_processor_that_began_anew_is_said(fake: Fake) -> None:
     fake.ttft = values(SECONDS, {3.0: 500})
     watching = asyncio.create_task(fake.doctor("--watch", "500ms"))
-    await asyncio.sleep(0.25)
+    await fake.was_read.wait()
     fake.ttft = values(SECONDS, {0.3: 40})
     small = json.loads((await watching).stdout)["pools"]["small"]
     assert small["ttft"]["answers"] == 40
@@ -503,7 +505,7 @@ async def test_what_is_wrong_is_exit_status_1_and_said_first(fake: Fake) -> None
     served = 'forebay_answers_total{pool="small",status="200",tenant="a"} 5\n'
     fake.more = "forebay_config_last_reload_successful 0\n" + refused.format(7) + served
     watching = asyncio.create_task(fake.doctor("--watch", "500ms"))
-    await asyncio.sleep(0.25)
+    await fake.was_read.wait()
     fake.more = "forebay_config_last_reload_successful 0\n" + refused.format(9) + served
     done = await watching
     report = json.loads(done.stdout)
