@@ -36,9 +36,6 @@ LOG_LINES = (
 """What the log tells of an exchange, a line each, in the order in which `read` takes them: the
 value of the custom tag wire.LOG_TAG. No header can have a line break in it."""
 
-# What Envoy does not have it writes as "-" or not at all.
-_NOT_TOLD = ("-", "")
-
 # Answers of these statuses without a count of tokens may have made a server work all the same: 0 is
 # a client that left, 504 an answer that did not end in time.
 WORKED = (0, 200, 504)
@@ -145,7 +142,8 @@ class Account(NamedTuple):
 def read(told: str) -> Account | None:
     """`told`: the LOG_LINES of one exchange. None when the processor admitted nothing here, or the
     Envoy config is of another version."""
-    lines = told.split("\n")
+    # What Envoy does not have it writes as "-" or not at all.
+    lines = [line or "-" for line in told.split("\n")]
     if len(lines) != len(LOG_LINES):
         return None
     # fmt: off
@@ -160,7 +158,7 @@ def read(told: str) -> Account | None:
     if not streamed and kind != "json":
         return None
     counted = _Counted(_number(prompt), _number(cached), _number(completion))
-    guard = None if by_guard in _NOT_TOLD else _read_guarded(by_guard)
+    guard = None if by_guard == "-" else _read_guarded(by_guard)
     if counted.completion is None and guard is not None:
         counted = guard.counted
     tokens = counted.completion
@@ -169,7 +167,7 @@ def read(told: str) -> Account | None:
     json_s = None if streamed else _seconds(server_ttft_us)
     if streamed:
         # Comments may have kept the connection alive before the first token, or instead of it.
-        alive_s = 0.0 if alive_us in _NOT_TOLD else _seconds(alive_us)
+        alive_s = 0.0 if alive_us == "-" else _seconds(alive_us)
         if alive_s is None:
             body_sent = 0
         else:
@@ -184,10 +182,10 @@ def read(told: str) -> Account | None:
         streamed,
         _number(status) or 0,
         details,
-        flags or "-",
+        flags,
         body_sent,
-        served_by or "-",
-        upstream_host or "-",
+        served_by,
+        upstream_host,
         _number(attempts) or 0,
         *counted,
         guard.estimate if guard and tokens is None else None,
@@ -243,7 +241,7 @@ def _read_guarded(text: str) -> _Guarded | None:
 
 def _read_refused(text: str) -> tuple[tuple[str, str], ...]:
     """`hosted=401;large=404;`, as the tiers' filters write it."""
-    if text in _NOT_TOLD:
+    if text == "-":
         return ()
     parts = (part.partition("=") for part in text.split(";") if part)
     return tuple((pool, status) for pool, _, status in parts)
@@ -260,10 +258,10 @@ def _seconds(text: str) -> float | None:
 
 
 def _number(text: str) -> int | None:
-    """A server may write anything."""
+    """Envoy writes '-' for what it does not have; a server may write anything."""
     if text.isdecimal() and len(text) < 16:
         return int(text)
-    if text in _NOT_TOLD:
+    if text == "-":
         return None
     try:
         number = int(float(text))
