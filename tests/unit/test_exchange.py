@@ -4,14 +4,22 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import grpc.aio
 import orjson
 import pytest
 
-from extproc import wire
+from extproc._generated.forebay_ext_proc_pb2 import (
+    HeaderMap,
+    HeaderValue,
+    HttpBody,
+    HttpHeaders,
+    ProcessingRequest,
+)
 from extproc.admission import Ask, Lease
 from extproc.config import Config
 from extproc.exchange import Exchange
 from extproc.gateway import Gateway
+from extproc.server import _GrpcStream  # pyright: ignore[reportPrivateUsage]
 
 MOMENTS = 24
 """Turns of the event loop; an exchange that does not wait for others is admitted before."""
@@ -19,62 +27,50 @@ PATH = "/v1/chat/completions"
 CHAT = {"model": "small-7b", "temperature": 0, "messages": [{"role": "user", "content": "Hi"}]}
 
 
-class Stream:
-    """Of a client that may leave. Each message and each reply takes a turn of the event loop."""
+class Context:
+    """The gRPC stream of a client that may leave. Each message and each reply takes a turn of the
+    event loop."""
 
     def __init__(self, request_class: str) -> None:
         values = {":path": PATH, ":method": "POST", "x-request-id": "r", "x-tenant-id": "acme"}
         values["x-request-class"] = request_class
+        named = [HeaderValue(key=key, raw_value=text.encode()) for key, text in values.items()]
+        headers = HttpHeaders(headers=HeaderMap(headers=named))
         body = orjson.dumps({**CHAT, "stream": request_class == "interactive"})
-        self._messages: list[wire.Message] = [
-            wire.RequestHeaders(values, False),
-            wire.RequestBody(body),
+        self._messages = [
+            ProcessingRequest(request_headers=headers),
+            ProcessingRequest(request_body=HttpBody(body=body)),
         ]
-        self._reading: asyncio.Task[wire.Message | None] | None = None
         self.left = asyncio.Event()
-        self.sent: list[bytes] = []
 
-    async def send(self, reply: bytes) -> None:
+    async def write(self, _: bytes) -> None:
         await asyncio.sleep(0)
-        self.sent.append(reply)
 
-    async def receive(self) -> wire.Message | None:
-        reading, self._reading = self.receiving(), None
-        return await reading
-
-    def receiving(self) -> "asyncio.Task[wire.Message | None]":
-        if self._reading is None:
-            self._reading = asyncio.create_task(self._read())
-        return self._reading
-
-    def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def _read(self) -> wire.Message | None:
+    async def read(self) -> Any:
         await asyncio.sleep(0)
         if self._messages and not self.left.is_set():
-            return self._messages.pop(0)
+            return self._messages.pop(0).SerializeToString()
         await self.left.wait()
-        return None
+        return grpc.aio.EOF
 
 
 class One:
     """A running exchange, as the server runs it."""
 
     def __init__(self, gateway: Gateway, request_class: str = "interactive") -> None:
-        self.stream = Stream(request_class)
+        self.context = Context(request_class)
         self.task = asyncio.create_task(self._run(gateway))
 
     async def _run(self, gateway: Gateway) -> None:
-        made: Any = self.stream
+        context: Any = self.context
+        stream = _GrpcStream(context)
         try:
-            await Exchange(gateway, made).run()
+            await Exchange(gateway, stream).run()
         finally:
-            self.stream.close()
+            stream.close()
 
     async def leave(self, how: str) -> None:
-        self.stream.left.set()
+        self.context.left.set()
         if how == "reset":
             self.task.cancel()
         with suppress(asyncio.CancelledError):

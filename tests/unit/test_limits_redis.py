@@ -253,14 +253,22 @@ async def test_a_stalled_redis_costs_its_time_limit_and_then_nothing(
     assert sum(limits.decided_away.values()) == before
 
 
-async def test_what_redis_granted_too_late_is_given_back(
+async def _stalled_under_a_take(
     own_server: RedisServer, processor: Processors
-) -> None:
+) -> tuple[Limits, Rules]:
+    """Nobody waits for that any more; Redis has still to read it."""
     limits = processor(own_server, "refuse")
     some = rules(tokens_per_minute=6000, concurrent_requests=1, budget={"usd": 1})
     granted(await take(limits, some)).end(admitted=True)
     own_server.stall()
     assert refused(await take(limits, some, 500, 1000)).which == "away"
+    return limits, some
+
+
+async def test_what_redis_granted_too_late_is_given_back(
+    own_server: RedisServer, processor: Processors
+) -> None:
+    limits, some = await _stalled_under_a_take(own_server, processor)
     await asyncio.sleep(0.1)
     own_server.go_on()
     await asyncio.sleep(0.3)
@@ -273,11 +281,7 @@ async def test_what_redis_would_grant_when_nobody_listens_any_more_it_does_not(
     own_server: RedisServer, processor: Processors
 ) -> None:
     """A take that is longer on its way than its sender keeps the connection."""
-    limits = processor(own_server, "refuse")
-    some = rules(tokens_per_minute=6000, concurrent_requests=1, budget={"usd": 1})
-    granted(await take(limits, some)).end(admitted=True)
-    own_server.stall()
-    assert refused(await take(limits, some, 500, 1000)).which == "away"
+    _, some = await _stalled_under_a_take(own_server, processor)
     await asyncio.sleep(LAST_S + 0.3)
     own_server.go_on()
     await until(lambda: client.Redis.from_url(own_server.url).ping())
