@@ -31,7 +31,6 @@ from extproc.tenants import Tenant, UnknownTenant
 from extproc.turn import Gone, Stream, Turn, shed_early
 
 _NOBODY = Tenant("default", ())  # until the tenant is known
-_NONE: dict[str, str] = {}
 # Envoy's buffers hold a little more, for what is spliced into a body that is as large as this.
 _LARGEST_BODY_BYTES = 16 * 1024 * 1024
 
@@ -68,8 +67,8 @@ class Exchange:
         self._stream = stream
         loop = self._loop = asyncio.get_running_loop()
         self._began = loop.time()
-        facts = self._facts = logs.exchange_line()
-        self._moments = LastMoments(gateway, self._policy, loop, facts)
+        self._facts = logs.exchange_line()
+        self._moments = LastMoments(gateway, self._policy, loop, self._facts)
         self._tenant = _NOBODY
         self._payer = ""
         """The tenant itself, not its label: tenants without a policy of their own share that."""
@@ -367,7 +366,7 @@ class Exchange:
             answer.watch()
         self._moments.begin(lease, request, self._request_id, tiers, self._fill)
         plain = self._own is openai.NOTHING and not self._policy.injections.always
-        told = _NONE if plain else self._for_tiers(headers, request, tiers)
+        told = {} if plain else self._for_tiers(headers, request, tiers)
         size_bytes = request.size_bytes if new_body is body else len(new_body)
         bill = bill_told(
             first,

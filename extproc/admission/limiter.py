@@ -171,8 +171,7 @@ class Limiter:
 
     def has_room(self, class_index: int) -> bool:
         """Whether a light request of this class would not have to wait."""
-        waiting = self._queue.ahead[class_index] + self.foreign_waiting
-        return not waiting and self._room(class_index) > 0
+        return not self.depth_of(class_index) and self._room(class_index) > 0
 
     def is_full(self, class_index: int) -> bool:
         """At the hard mark, where not even the body is read of what would have to wait."""

@@ -208,9 +208,9 @@ def server(samples: Samples) -> Server:
 
 def together(servers: Iterable[ServerCounts]) -> ServerCounts:
     """The sums over several servers."""
+    names = [each.name for each in fields(ServerCounts)]
     total = ServerCounts()
     for one in servers:
-        names = (one.name for one in fields(ServerCounts))
         total = ServerCounts(*(getattr(total, name) + getattr(one, name) for name in names))
     return total
 
