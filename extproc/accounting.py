@@ -33,8 +33,8 @@ LOG_LINES = (
     "%COMMON_DURATION(US_TX_BEG:US_RX_BODY_BEG:us)%",
     "%COMMON_DURATION(US_RX_BODY_BEG:US_RX_END:us)%",
 )
-"""What the log tells of an exchange, a line each, in the order in which `read` takes them: the
-value of the custom tag wire.LOG_TAG. No header can have a line break in it."""
+"""What the log tells of an exchange, a line each, in the order in which `read` takes them; "-" is
+nothing. No header can have a line break in it."""
 
 # Answers of these statuses without a count of tokens may have made a server work all the same: 0 is
 # a client that left, 504 an answer that did not end in time.
@@ -142,8 +142,7 @@ class Account(NamedTuple):
 def read(told: str) -> Account | None:
     """`told`: the LOG_LINES of one exchange. None when the processor admitted nothing here, or the
     Envoy config is of another version."""
-    # What Envoy does not have it writes as "-" or not at all.
-    lines = [line or "-" for line in told.split("\n")]
+    lines = told.split("\n")
     if len(lines) != len(LOG_LINES):
         return None
     # fmt: off
@@ -274,7 +273,7 @@ def _told_by_us(text: str) -> tuple[Charge | None, Bill]:
     """What bill_told has written, whatever a payer's name has in it."""
     parts = text.split(" ", 10)
     if len(parts) < 11 or not all(map(str.isdecimal, (*parts[1:3], *parts[6:9]))):
-        return None, Bill()  # an Envoy config without the tag
+        return None, Bill()
     pool, tokens, prompt, feature, request_class, instead_of, answers, cap, most = parts[:9]
     charged, payer = parts[9:]
     batch = request_class == "batch"

@@ -122,7 +122,7 @@ class Finished:
             self._log_is_other = True
             _log.error(
                 "Envoy's access log does not say what is counted from it: no tokens, times and "
-                "costs. Take custom_tags from this version's envoy.yaml; `forebay check` tells more"
+                "costs. Take its body from this version's envoy.yaml; `forebay check` tells more"
             )
 
     def _learn(self, pool: str, account: Account) -> None:

@@ -1,6 +1,6 @@
 """The processor's life: the gRPC server that Envoy calls, start and drain.
 
-Holds no policy. Each ext_proc stream becomes one Exchange; each access log stream feeds accounting.
+Holds no policy. Each ext_proc stream becomes one Exchange; the access log feeds accounting.
 """
 
 import asyncio
@@ -107,7 +107,6 @@ class _Service:
         self._idle.set()
         self._over: list[asyncio.Future[None]] = []  # exchanges that wait for their reset
         self._loop = asyncio.get_running_loop()
-        self._drained = asyncio.Event()
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", _MESSAGE_LIMIT_BYTES),
@@ -119,7 +118,7 @@ class _Service:
             ]
         )
         process = grpc.stream_stream_rpc_method_handler(self._process)
-        log = grpc.stream_unary_rpc_method_handler(self._log)
+        log = grpc.unary_unary_rpc_method_handler(self._log)
         serving = grpc.method_handlers_generic_handler
         self._server.add_generic_rpc_handlers(  # they are asked in order, for each request
             [
@@ -147,14 +146,13 @@ class _Service:
         await self._set_ready(True)
 
     async def drain(self, grace_s: float) -> None:
-        """Running exchanges finish; new ones find no processor, so Envoy answers them 503."""
+        """Running exchanges finish, and Envoy tells of them; new ones are refused: another
+        processor takes them, or Envoy answers 503."""
         await self._set_ready(False)
-        stopping = asyncio.ensure_future(self._server.stop(grace_s))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace_s)
-        await asyncio.wait((stopping,), timeout=_LAST_LOG_S)
-        self._drained.set()
-        await stopping
+            await asyncio.sleep(_LAST_LOG_S)
+        await self._server.stop(None)
 
     async def _set_ready(self, ready: bool) -> None:
         self.ready = ready
@@ -163,6 +161,8 @@ class _Service:
             await self._health.set(name, status)
 
     async def _process(self, _: object, context: grpc.aio.ServicerContext) -> None:
+        if not self.ready:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
         stream = _GrpcStream(context)
         self._exchanges += 1
         self._idle.clear()
@@ -199,28 +199,14 @@ class _Service:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _log(self, _: object, context: grpc.aio.ServicerContext) -> bytes:
-        """Envoy never ends this stream itself; it is over when we have drained."""
-        drained = asyncio.ensure_future(self._drained.wait())
-        reading = asyncio.ensure_future(context.read())
-        try:
-            while True:
-                await asyncio.wait((reading, drained), return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done() or (data := reading.result()) is grpc.aio.EOF:
-                    return wire.LOG_REPLY
-                self._account(data)
-                reading = asyncio.ensure_future(context.read())
-        finally:
-            reading.cancel()
-            drained.cancel()
-
-    def _account(self, data: bytes) -> None:
+    async def _log(self, data: bytes, _: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """An entry that cannot be counted must not cost the others of its batch."""
         for entry in wire.read_log(data):
             try:
                 self._gateway.finished.account(entry)
             except Exception as error:
                 _log.error("a log entry was not counted: %s", type(error).__name__)
+        return wire.LOG_REPLY
 
 
 class _GrpcStream:

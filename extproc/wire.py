@@ -11,8 +11,8 @@ from string import ascii_lowercase
 from typing import Literal, NamedTuple
 
 from extproc._generated.forebay_accesslog_pb2 import (
-    StreamAccessLogsMessage,
-    StreamAccessLogsResponse,
+    ExportLogsServiceRequest,
+    ExportLogsServiceResponse,
 )
 from extproc._generated.forebay_ext_proc_pb2 import (
     BodyResponse,
@@ -28,8 +28,8 @@ from extproc._generated.forebay_ext_proc_pb2 import (
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 EXT_PROC_METHOD = "Process"
-ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
-ACCESS_LOG_METHOD = "StreamAccessLogs"
+ACCESS_LOG_SERVICE = "opentelemetry.proto.collector.logs.v1.LogsService"
+ACCESS_LOG_METHOD = "Export"
 
 # Envoy removes whatever a client sends under this name; its admit routes match it.
 ADMIT_HEADER = "x-forebay-admit"
@@ -360,19 +360,17 @@ def _set(mutation: HeaderMutation, name: str, value: str) -> None:
     option.header.raw_value = value.encode()
 
 
-LOG_TAG = "forebay"
-"""The one custom tag of the access log that is read: to read twenty would cost three times as much
-as all else that is done with an entry."""
-
-
 def read_log(data: bytes) -> list[str]:
-    """One message of the access-log stream: of each finished exchange what its tag says, see
-    extproc.accounting. Empty where there is no such tag."""
-    message = StreamAccessLogsMessage.FromString(data)
+    """A batch of the access log: what is said of each finished exchange, see extproc.accounting.
+    All of it is one text: twenty attributes would cost three times as much as all else that is done
+    with an entry."""
+    message = ExportLogsServiceRequest.FromString(data)
     return [
-        entry.common_properties.custom_tags.get(LOG_TAG, "")
-        for entry in message.http_logs.log_entry
+        record.body.string_value
+        for resource in message.resource_logs
+        for scope in resource.scope_logs
+        for record in scope.log_records
     ]
 
 
-LOG_REPLY: bytes = StreamAccessLogsResponse().SerializeToString()
+LOG_REPLY: bytes = ExportLogsServiceResponse().SerializeToString()

@@ -24,25 +24,23 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"\xb5\x01\n\x17StreamAccessLogsMessage\x12M\n\thttp_logs\x18\x02 \x01(\x0b\x32:.forebay.wire.StreamAccessLogsMessage.HTTPAccessLogEntries\x1aK\n\x14HTTPAccessLogEntries\x12\x33\n\tlog_entry\x18\x01 \x03(\x0b\x32 .forebay.wire.HTTPAccessLogEntry\"\x1a\n\x18StreamAccessLogsResponse\"N\n\x12HTTPAccessLogEntry\x12\x38\n\x11\x63ommon_properties\x18\x01 \x01(\x0b\x32\x1d.forebay.wire.AccessLogCommon\"\x88\x01\n\x0f\x41\x63\x63\x65ssLogCommon\x12\x42\n\x0b\x63ustom_tags\x18\x16 \x03(\x0b\x32-.forebay.wire.AccessLogCommon.CustomTagsEntry\x1a\x31\n\x0f\x43ustomTagsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"M\n\x18\x45xportLogsServiceRequest\x12\x31\n\rresource_logs\x18\x01 \x03(\x0b\x32\x1a.forebay.wire.ResourceLogs\"\x1b\n\x19\x45xportLogsServiceResponse\";\n\x0cResourceLogs\x12+\n\nscope_logs\x18\x02 \x03(\x0b\x32\x17.forebay.wire.ScopeLogs\"9\n\tScopeLogs\x12,\n\x0blog_records\x18\x02 \x03(\x0b\x32\x17.forebay.wire.LogRecord\"1\n\tLogRecord\x12$\n\x04\x62ody\x18\x05 \x01(\x0b\x32\x16.forebay.wire.AnyValue\" \n\x08\x41nyValue\x12\x14\n\x0cstring_value\x18\x01 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'forebay_accesslog_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._loaded_options = None
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_options = b'8\001'
-  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_start=42
-  _globals['_STREAMACCESSLOGSMESSAGE']._serialized_end=223
-  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_start=148
-  _globals['_STREAMACCESSLOGSMESSAGE_HTTPACCESSLOGENTRIES']._serialized_end=223
-  _globals['_STREAMACCESSLOGSRESPONSE']._serialized_start=225
-  _globals['_STREAMACCESSLOGSRESPONSE']._serialized_end=251
-  _globals['_HTTPACCESSLOGENTRY']._serialized_start=253
-  _globals['_HTTPACCESSLOGENTRY']._serialized_end=331
-  _globals['_ACCESSLOGCOMMON']._serialized_start=334
-  _globals['_ACCESSLOGCOMMON']._serialized_end=470
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_start=421
-  _globals['_ACCESSLOGCOMMON_CUSTOMTAGSENTRY']._serialized_end=470
+  _globals['_EXPORTLOGSSERVICEREQUEST']._serialized_start=41
+  _globals['_EXPORTLOGSSERVICEREQUEST']._serialized_end=118
+  _globals['_EXPORTLOGSSERVICERESPONSE']._serialized_start=120
+  _globals['_EXPORTLOGSSERVICERESPONSE']._serialized_end=147
+  _globals['_RESOURCELOGS']._serialized_start=149
+  _globals['_RESOURCELOGS']._serialized_end=208
+  _globals['_SCOPELOGS']._serialized_start=210
+  _globals['_SCOPELOGS']._serialized_end=267
+  _globals['_LOGRECORD']._serialized_start=269
+  _globals['_LOGRECORD']._serialized_end=318
+  _globals['_ANYVALUE']._serialized_start=320
+  _globals['_ANYVALUE']._serialized_end=352
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,4 @@
-"""What an earlier version of Forebay put into the file: its own texts (Lua, the log's tag) become
+"""What an earlier version of Forebay put into the file: its own texts (Lua, the log's body) become
 this version's, and lists of ours get what is new. Values that a policy may choose stay."""
 
 from extproc.attach.bootstrap import Route, cluster_path, is_a, kinds
@@ -45,21 +45,19 @@ def _filter(work: Work, path: Path, mine: Node) -> None:
 
 
 def _access_log(work: Work, manager: Path) -> None:
-    common = ("typed_config", "common_config")
     mine = work.reference.manager.seq("access_log")[0]
-    wanted = mine.seq(*common, "custom_tags")
-    for n, log in enumerate(work.draft.get(*manager).seq("access_log")):
-        if log.word(*common, "log_name") != mine.word(*common, "log_name"):
-            continue
-        path: Path = (*manager, "access_log", n, *common)
-        if work.draft.find(*path, "custom_tags") is None:
-            work.complete(path, _found(mine, *common), ("custom_tags",))
-        here: Path = (*path, "custom_tags")
-        work.complete_list(here, wanted, _same_tag, 0)
-        for at, tag in enumerate(work.draft.get(*here).seq()):
-            for ours in wanted:
-                if _same_tag(ours, tag):
-                    _text(work, (*here, at), ours, "value")
+    name = mine.word("typed_config", "log_name")
+    path: Path = (*manager, "access_log")
+    for n, log in enumerate(work.draft.get(*path).seq()):
+        earlier = log.word("typed_config", "common_config", "log_name")
+        if is_a(kinds(log), "HttpGrpcAccessLogConfig") and earlier == name:
+            work.note(f"{work.draft.where(*path, n)}: an earlier version's; removed.")
+            work.draft.remove_item(path, n)
+            break
+    for n, log in enumerate(work.draft.get(*path).seq()):
+        if log.word("typed_config", "log_name") == name:
+            body = ("typed_config", "body")
+            _text(work, (*path, n, *body), mine.get(*body), "string_value")
 
 
 def _admit_route(work: Work, route: Route) -> None:
@@ -124,10 +122,6 @@ def _found(node: Node, *path: str) -> Node:
 
 def _same_text(mine: Node, theirs: Node) -> bool:
     return mine.text == theirs.text
-
-
-def _same_tag(mine: Node, theirs: Node) -> bool:
-    return mine.word("tag") == theirs.word("tag")
 
 
 def _same_header(mine: Node, theirs: Node) -> bool:

@@ -220,7 +220,7 @@ def access_log(work: Work, manager: Manager) -> None:
     work.complete(manager.path, work.reference.manager, ("access_log",))
 
     def same(mine: Node, theirs: Node) -> bool:
-        config = ("typed_config", "common_config", "log_name")
+        config = ("typed_config", "log_name")
         return bool(kinds(mine) & kinds(theirs)) and theirs.word(*config) == mine.word(*config)
 
     path: Path = (*manager.path, "access_log")

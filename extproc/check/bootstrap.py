@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envoy_data_plane.envoy.config.core import v3 as core_v3
     from envoy_data_plane.envoy.config.listener import v3 as listener_v3
     from envoy_data_plane.envoy.config.route import v3 as route_v3
-    from envoy_data_plane.envoy.extensions.access_loggers.grpc import v3 as grpc_log_v3
+    from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry import v3 as log_v3
     from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as ext_proc_v3
     from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import (
         v3 as hcm_v3,
@@ -121,7 +121,7 @@ class Door:
     strips: tuple[mutation_v3.HeaderMutation, ...]
     """What is done to a request's headers before anything reads them."""
     filters: tuple[Filter, ...]
-    logs: tuple[tuple[Spot, grpc_log_v3.HttpGrpcAccessLogConfig], ...]
+    logs: tuple[tuple[Spot, log_v3.OpenTelemetryAccessLogConfig], ...]
     processor: Processor | None
     hosts: tuple[VirtualHost, ...]
     routes: tuple[Route, ...]

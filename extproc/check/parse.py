@@ -117,7 +117,9 @@ def _filters(spot: Spot, field: str, raw: object) -> list[Filter]:
 def _read_door(
     reader: Reader, spot: Spot, listener_spot: Spot, listener: listener_v3.Listener, raw: Node
 ) -> Door:
-    from envoy_data_plane.envoy.extensions.access_loggers.grpc.v3 import HttpGrpcAccessLogConfig
+    from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry.v3 import (
+        OpenTelemetryAccessLogConfig,
+    )
     from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
         HttpConnectionManager,
     )
@@ -134,9 +136,12 @@ def _read_door(
             strips += reader.message(HeaderMutation, one.raw, one.spot.at("typed_config")).mutations
     filters = tuple(_filters(spot, "http_filters", raw.get("http_filters")))
     logs = tuple(
-        (one.spot, reader.message(HttpGrpcAccessLogConfig, one.raw, one.spot.at("typed_config")))
+        (
+            one.spot,
+            reader.message(OpenTelemetryAccessLogConfig, one.raw, one.spot.at("typed_config")),
+        )
         for one in _filters(spot, "access_log", raw.get("access_log"))
-        if one.is_a(".access_loggers.grpc.v3.HttpGrpcAccessLogConfig")
+        if one.is_a(".access_loggers.open_telemetry.v3.OpenTelemetryAccessLogConfig")
     )
     hosts, routes, dynamic = _read_routes(reader, spot.at("route_config"), raw.get("route_config"))
     return Door(

@@ -43,6 +43,12 @@ async def test_a_killed_processor_cuts_no_answer_and_lets_nobody_in(gateway: Gat
     # Not in a thread of its own: children die with the thread that started them.
     gateway.stack.respawn("processor")
     assert (await gateway.ask(chat(max_tokens=1))).status == 200
+    told = 'forebay_tokens_total{kind="completion",pool="small"'
+    gateway.until(
+        lambda: gateway.metric(told) == 20 * 200 + 1,
+        "what ended while nobody heard it is not counted",
+        limit_s=10,
+    )
 
 
 async def test_a_request_held_in_the_queue_is_not_let_in_when_the_processor_dies(
@@ -67,7 +73,8 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
 ) -> None:
     gateway = make_gateway()
     await gateway.ask(chat(max_tokens=1))
-    gateway.wait_until_accounted()  # so Envoy's log stream is open, too
+    gateway.wait_until_accounted()
+    before = gateway.metric("forebay_tokens_total")
     running = asyncio.create_task(gateway.ask(chat(stream=True, max_tokens=300)))
     await gateway.until_async(lambda: gateway.status("small")["in_flight"] == 1, "not running")
     os.kill(gateway.stack.pid("processor"), signal.SIGTERM)
@@ -76,6 +83,11 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
     assert (refused.status, refused.code) == (503, "gateway_unavailable")
     assert not running.done()
     assert len((await running).events) == 301
+    gateway.until(
+        lambda: gateway.metric("forebay_tokens_total") > before + 300,
+        "it ends before it has heard of its last exchange",
+        limit_s=1.0,
+    )
     gateway.until(lambda: _gone(gateway.stack.pid("processor")), "it does not end", limit_s=2.5)
 
 

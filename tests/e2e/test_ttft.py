@@ -70,7 +70,7 @@ def _measure(gateway: Gateway, request: bytes, threads: list[Path]) -> Measured:
 
 def _told_at_once(document: Any) -> None:
     manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
-    log = manager["typed_config"]["access_log"][0]["typed_config"]["common_config"]
+    log = manager["typed_config"]["access_log"][0]["typed_config"]
     log["buffer_flush_interval"] = "0.02s"
 
 

@@ -28,9 +28,9 @@ _COMMANDS = {
 
 
 def logged(values: dict[str, str]) -> str:
-    """Where it has no value Envoy 1.40 writes nothing, but "-" for flags."""
+    """Where it has no value Envoy writes "-"."""
     places = {name: _place(command) for name, command in _COMMANDS.items()}
-    lines = ["-" if "FLAGS" in line else "" for line in LOG_LINES]
+    lines = ["-"] * len(LOG_LINES)
     for name, value in values.items():
         lines[places[name]] = value
     return "\n".join(lines)

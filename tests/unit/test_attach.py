@@ -250,24 +250,44 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
     ]
     del of["ext_proc"]["typed_config"]["max_message_timeout"]
     del of["json_to_metadata"]["typed_config"]["response_rules"]["allow_content_types_regex"]
-    tag = manager(old)["access_log"][0]["typed_config"]["common_config"]["custom_tags"][0]
-    tag["value"] = tag["value"].replace("%DYNAMIC_METADATA(forebay_tier:refused)%\n", "")
+    body = manager(old)["access_log"][0]["typed_config"]["body"]
+    told = body["string_value"]
+    body["string_value"] = told.replace("%DYNAMIC_METADATA(forebay_tier:refused)%\n", "")
     for route in routes(old)[:2]:
         del route["response_headers_to_add"][2:], route["route"]["hash_policy"]
         del route["request_headers_to_remove"][-4:]
     text = dump(old)
     before = [f.rule for f in check(old)]
     assert before.count("tier-lua-old") == 2
-    assert {"access-log-tag", "hosted-refusals", "model-not-told"} <= set(before)
+    assert {"access-log-body", "hosted-refusals", "model-not-told"} <= set(before)
 
     attached = attach(text)
 
     assert load(attached.text) == load(REFERENCE.read_text())
     assert check(load(attached.text)) == []
     renewed = [note for note in attached.notes if "not this version's; it is now" in note]
-    assert len(renewed) == 3, "the Lua that the tiers share, the front's, and the tag of the log"
+    assert len(renewed) == 3, "the Lua that the tiers share, the front's, and the body of the log"
     again = attach(attached.text)
     assert (again.text, again.notes) == (attached.text, [])
+
+
+def test_the_log_of_an_earlier_version_gives_way() -> None:
+    old = load(REFERENCE.read_text())
+    grpc = "type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig"
+    common = {"log_name": "forebay", "grpc_service": {"envoy_grpc": {"cluster_name": "forebay"}}}
+    mine = {"name": "mine", "typed_config": {"@type": grpc, "common_config": {"log_name": "mine"}}}
+    earlier = {"name": "earlier", "typed_config": {"@type": grpc, "common_config": common}}
+    manager(old)["access_log"] = [earlier, mine]
+    assert [finding.rule for finding in check(old)] == ["access-log"]
+
+    attached = attach(dump(old))
+
+    assert [log["name"] for log in manager(load(attached.text))["access_log"]] == [
+        "mine",
+        "envoy.access_loggers.open_telemetry",
+    ]
+    assert check(load(attached.text)) == []
+    assert any("earlier version" in note for note in attached.notes)
 
 
 def lua_of(filters: list[Any]) -> Any:

@@ -69,9 +69,9 @@ class Document:
     @property
     def log(self) -> Any:
         return next(
-            entry["typed_config"]["common_config"]
+            entry["typed_config"]
             for entry in self.door["access_log"]
-            if _is(entry, "HttpGrpcAccessLogConfig")
+            if _is(entry, "OpenTelemetryAccessLogConfig")
         )
 
     # --- the places, as the findings say them ---------------------------------------------------

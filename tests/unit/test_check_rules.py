@@ -1027,21 +1027,21 @@ CASES = [
         lambda d: d.at_door("access_log"),
     ),
     Case(
-        "access-log-tag",
-        lambda d: d.log["custom_tags"].clear(),
-        "static_resources.listeners[0]...access_log[0].typed_config.common_config.custom_tags "
-        "(envoy.access_loggers.http_grpc)",
+        "access-log-body",
+        lambda d: d.log["body"].clear(),
+        "static_resources.listeners[0]...access_log[0].typed_config.body "
+        "(envoy.access_loggers.open_telemetry)",
         words=("line 1 is missing where %DYNAMIC_METADATA(forebay:kind)% is due",),
     ),
     Case(
-        "access-log-tag",
-        lambda d: d.log["custom_tags"][0].update(
-            value=d.log["custom_tags"][0]["value"].replace(
+        "access-log-body",
+        lambda d: d.log["body"].update(
+            string_value=d.log["body"]["string_value"].replace(
                 "%COMMON_DURATION(DS_RX_BEG:US_RX_BODY_BEG:us)%", "%RESPONSE_DURATION%"
             )
         ),
-        "static_resources.listeners[0]...access_log[0].typed_config.common_config.custom_tags "
-        "(envoy.access_loggers.http_grpc)",
+        "static_resources.listeners[0]...access_log[0].typed_config.body "
+        "(envoy.access_loggers.open_telemetry)",
         words=("line 19 is %RESPONSE_DURATION% where",),
     ),
     Case(

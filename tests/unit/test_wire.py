@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc import wire
-from extproc._generated.forebay_accesslog_pb2 import StreamAccessLogsMessage
+from extproc._generated.forebay_accesslog_pb2 import ExportLogsServiceRequest
 from extproc._generated.forebay_ext_proc_pb2 import (
     HeaderMap,
     HeaderMutation,
@@ -134,11 +134,13 @@ def test_an_immediate_reply_carries_status_headers_and_body(status: int, body: b
         assert headers == {"retry-after": b"3", "x-request-id": request_id.encode()}
 
 
-def test_of_log_entries_the_one_tag_is_read() -> None:
-    message = StreamAccessLogsMessage()
-    message.http_logs.log_entry.add().common_properties.custom_tags["forebay"] = "json\nacme"
-    message.http_logs.log_entry.add().common_properties.custom_tags["other"] = "x"
-    assert wire.read_log(message.SerializeToString()) == ["json\nacme", ""]
+def test_of_log_records_the_bodies_are_read() -> None:
+    message = ExportLogsServiceRequest()
+    records = message.resource_logs.add().scope_logs.add().log_records
+    records.add().body.string_value = "json\nacme"
+    records.add()
+    message.resource_logs.add().scope_logs.add().log_records.add().body.string_value = "stream"
+    assert wire.read_log(message.SerializeToString()) == ["json\nacme", "", "stream"]
 
 
 _ODD = ("%s 100%", "Zoë", "aAbB", "", 'p="1"')

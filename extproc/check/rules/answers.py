@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from extproc.accounting import LOG_LINES
 from extproc.check.bootstrap import Bootstrap, Door, Filter
 from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import Reader, Spot, texts
 from extproc.config.tree import dig, mapping
-from extproc.wire import LOG_TAG
+
+if TYPE_CHECKING:
+    from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry import v3 as log_v3
 
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -21,27 +24,27 @@ _FEW_BYTES = 8192  # Envoy's default for max_event_size
 def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
     for door, processor in bootstrap.gateways:
         found = [
-            (spot, config.common_config)
+            (spot, config)
             for spot, config in door.logs
-            if config.common_config and _log_cluster(config.common_config) == processor.cluster
+            if _log_cluster(config) == processor.cluster
         ]
         if not found:
             yield error(
                 "access-log",
                 door.spot.at("access_log"),
-                "No gRPC access log goes to the processor's cluster: it learns no tokens, no "
+                "No access log goes to the processor's cluster by OTLP: it learns no tokens, no "
                 "times and no attempts; metrics and cost stay at zero.",
-                "Take envoy.access_loggers.http_grpc from envoy/envoy.yaml.",
+                f"{RENEW} or take envoy.access_loggers.open_telemetry from envoy/envoy.yaml.",
             )
         for spot, config in found:
-            told = next((tag.value for tag in config.custom_tags if tag.tag == LOG_TAG), None)
+            told = config.body.string_value if config.body else None
             if (lines := tuple((told or "").split("\n"))) != LOG_LINES:
                 yield error(
-                    "access-log-tag",
-                    spot.at("typed_config.common_config.custom_tags"),
-                    f"The processor counts from the tag {LOG_TAG}, in which {_odd(lines)}: it "
-                    "learns no tokens, no times and no attempts.",
-                    f"{RENEW} or take the tag {LOG_TAG} from this version's envoy/envoy.yaml.",
+                    "access-log-body",
+                    spot.at("typed_config.body"),
+                    f"The processor counts from the log's body, in which {_odd(lines)}: it learns "
+                    "no tokens, no times and no attempts.",
+                    f"{RENEW} or take the body from this version's envoy/envoy.yaml.",
                 )
 
 
@@ -52,8 +55,8 @@ def _odd(lines: tuple[str, ...]) -> str:
     raise AssertionError("the lines are as they should be")
 
 
-def _log_cluster(config: object) -> object:
-    service = getattr(config, "grpc_service", None)
+def _log_cluster(log: "log_v3.OpenTelemetryAccessLogConfig") -> str | None:
+    service = log.grpc_service
     return service.envoy_grpc.cluster_name if service and service.envoy_grpc else None
 
 
