@@ -26,6 +26,7 @@ def renew(work: Work) -> None:
                 _embeddings(work, route)
     for name in work.pools:
         _tier(work, cluster_path(work.draft, name))
+    _retries(work)
 
 
 def _filter(work: Work, path: Path, mine: Node) -> None:
@@ -100,6 +101,15 @@ def _tier(work: Work, cluster: Path) -> None:
         if is_a(kinds(theirs), "Lua") and any("x-forebay-tier" in w.text for w in theirs.scalars()):
             here: Path = (*path, options, "http_filters", n, *_LUA)
             _text(work, here, wanted.get(*_LUA), "inline_string")
+
+
+def _retries(work: Work) -> None:
+    """Of calls to the processor: an earlier version had them at the filter."""
+    ours = work.reference.forebay_cluster()
+    ((options, wanted),) = _found(ours, "typed_extension_protocol_options").pairs
+    path: Path = (*cluster_path(work.draft, ours.word("name")), "typed_extension_protocol_options")
+    if work.draft.find(*path, options.text) is not None:
+        work.complete((*path, options.text), wanted, ("retry_policy",))
 
 
 def _text(work: Work, path: Path, wanted: Node | None, key: str) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,6 +67,19 @@ async def test_a_request_held_in_the_queue_is_not_let_in_when_the_processor_dies
     assert {(a.status, a.code) for a in answers} == {(503, "gateway_unavailable")}
     assert (await holder).status == 200
     assert len(gateway.received("small")) == 1
+
+
+async def test_a_processor_that_cannot_be_reached_is_passed_by(make_gateway: MakeGateway) -> None:
+    def beside_a_dead_one(document: Any) -> None:
+        clusters = document["static_resources"]["clusters"]
+        (ours,) = (one for one in clusters if one["name"] == "forebay")
+        dead = {"endpoint": {"address": {"pipe": {"path": "/nobody/listens.sock"}}}}
+        ours["load_assignment"]["endpoints"][0]["lb_endpoints"].append(dead)
+
+    gateway = make_gateway(edit=beside_a_dead_one)
+    answers = await gateway.ask_many(20)
+    assert {answer.status for answer in answers} == {200}
+    gateway.wait_until_accounted()
 
 
 async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(

@@ -468,8 +468,8 @@ CASES = [
     ),
     Case(
         "processor-retry-policy",
-        lambda d: d.ext_proc["grpc_service"].pop("retry_policy"),
-        lambda d: d.at_ext_proc("grpc_service.retry_policy"),
+        lambda d: d.options("forebay").pop("retry_policy"),
+        lambda d: d.at_options("forebay", "retry_policy"),
         "warning",
     ),
     # --- times ----------------------------------------------------------------------------------

@@ -227,13 +227,15 @@ def cluster_limits(bootstrap: Bootstrap) -> Iterator[Finding]:
 
 def retry_policy(bootstrap: Bootstrap) -> Iterator[Finding]:
     for _, processor in bootstrap.gateways:
-        service = processor.message.grpc_service
-        if service and service.retry_policy is None:
+        found = bootstrap.clusters.get(processor.cluster or "")
+        if found is not None and found.options.retry_policy is None:
             yield warning(
                 "processor-retry-policy",
-                processor.spot.at("grpc_service.retry_policy"),
+                found.options_spot.at("retry_policy"),
                 "While a processor restarts or is killed, requests that it holds or is about to "
-                "get fail, though another (or the same, a moment later) could take them.",
+                "get fail, though another (or the same, a moment later) could take them; and what "
+                "the access log tells meanwhile is lost. (At the filter's grpc_service it would "
+                "be for requests alone, and be read anew for each.)",
                 "retry_policy: {retry_on: 'connect-failure,refused-stream,reset,unavailable', "
                 "num_retries: 2}",
             )
