@@ -10,7 +10,6 @@ from extproc.attach.tree import Node
 # These types serve many purposes: ours is the one that says this word.
 _OURS_SAYS = {
     "ExternalProcessor": "forebay",
-    "JsonToMetadata": "llm",
     "SseToMetadata": "llm",
     "LocalRateLimit": "gateway_guard",
 }

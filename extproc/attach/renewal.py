@@ -7,6 +7,7 @@ from extproc.attach.tree import Node
 from extproc.attach.work import Work
 
 _ALONE = "(chat/)?completions"
+_PARSED = {("llm", key) for key in ("prompt_tokens", "completion_tokens", "cached_tokens")}
 _LUA = ("typed_config", "default_source_code")
 
 
@@ -18,6 +19,7 @@ def renew(work: Work) -> None:
             for mine in work.reference.filters:
                 if work.reference.is_same_filter(mine, theirs):
                     _filter(work, (*path, n), mine)
+        _json_parser(work, path)
         _access_log(work, manager.path)
         for host, _ in enumerate(manager.node.seq("route_config", "virtual_hosts")):
             for route in manager.routes(host):
@@ -38,11 +40,21 @@ def _filter(work: Work, path: Path, mine: Node) -> None:
         key = ("typed_config", "metadata_options", "receiving_namespaces", "untyped")
         if (theirs := work.draft.find(*path, *key)) is not None:
             work.complete_list((*path, *key), mine.seq(*key), _same_text, len(theirs.items))
-    elif is_a(kinds(mine), "JsonToMetadata"):
-        rules = ("typed_config", "response_rules")
-        theirs, wanted = work.draft.get(*path, *rules), mine.get(*rules)
-        if wanted and theirs.get("allow_content_types") is None:
-            work.complete((*path, *rules), wanted, ("allow_content_types_regex",))
+
+
+def _json_parser(work: Work, filters: Path) -> None:
+    """Counted JSON answers in an earlier version. One to which the user gave rules stays."""
+    for n, theirs in reversed(list(enumerate(work.draft.get(*filters).seq()))):
+        if not is_a(kinds(theirs), "JsonToMetadata"):
+            continue
+        told = [(m.word("metadata_namespace"), m.word("key")) for m in theirs.maps()]
+        told = [(namespace, key) for namespace, key in told if namespace]
+        if told and _PARSED.issuperset(told) and not theirs.get("typed_config", "request_rules"):
+            work.note(
+                f"{work.draft.where(*filters, n)}: {theirs.word('name')} is removed: it parsed "
+                "each JSON answer whole, and Forebay's Lua filter counts now."
+            )
+            work.draft.remove_item(filters, n)
 
 
 def _access_log(work: Work, manager: Path) -> None:

@@ -7,22 +7,19 @@ are no vLLM, so that it counts them); by the Lua filter for such servers where n
 import asyncio
 import gzip
 import json
-import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from contextlib import asynccontextmanager
 
 import pytest
 
 from tests.e2e.client import Answer, Gateway, chat
+from tests.e2e.scripted import PAUSE_S, Scripted, served
 from tests.gateways import MakeGateway
 
 MODELS = {"ask": "small-7b", "guard": "large-70b", "cut": "large-70b"}
 POOLS = {"ask": "small", "guard": "large", "cut": "large"}
 TOKENS = {"prompt": 7, "completion": 3, "cached": 2}
 AT_ONCE = 16
-# So long between two pieces that Envoy reads them apart.
-PAUSE_S = 0.01
 STALL_S = 1.0
 
 
@@ -45,7 +42,7 @@ BIG = chunk("x" * 100_000)
 DATALESS = b"event: ping\n\n"
 
 
-class Script:
+class Script(Scripted):
     """A server that sends `before + usage + after` in two pieces, cut where the request says."""
 
     before: bytes
@@ -62,29 +59,8 @@ class Script:
     def stream(self) -> bytes:
         return self.before + self.usage + self.after
 
-    async def serve(
-        self, model: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        try:
-            while True:
-                await self._answer(model, reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def _answer(
-        self, model: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        if not head.startswith("post"):
-            models = json.dumps({"data": [{"id": model}]}).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(models) + models)
-            return
+    async def answer(self, head: str, cuts: list[int], writer: asyncio.StreamWriter) -> None:
         self.accept_encoding |= "accept-encoding" in head
-        length = next(line for line in head.split("\r\n") if line.startswith("content-length:"))
-        request = json.loads(await reader.readexactly(int(length.partition(":")[2])))
-        cuts = json.loads(request["messages"][0]["content"])
         body = gzip.compress(self.stream, mtime=0) if self.encoding else self.stream
         lines = ["HTTP/1.1 200 OK", "content-type: text/event-stream; charset=utf-8"]
         if self.encoding:
@@ -115,7 +91,7 @@ def by_way(script: Script, make_gateway: MakeGateway) -> Iterator[dict[str, Gate
         "routing": {"fallback": {"small": [], "large": []}},
     }
     partial_s, cut = {"stall": f"{STALL_S}s"}, {"on_expiry": "cut"}
-    with _served(script) as urls:
+    with served(script, MODELS) as urls:
         backends = {POOLS[way]: (urls[way],) for way in ("ask", "guard")}
         both = make_gateway(policy=policy | {"response": partial_s}, backends=backends)
         backends["large"] = (urls["cut"],)
@@ -308,28 +284,3 @@ async def test_an_error_event_is_seen_where_the_native_filter_does_not_look(
     await asyncio.to_thread(gateway.wait_until_accounted)
     assert {answer.body for answer in answers} == {script.stream}
     assert gateway.metric(line) - before == len(answers)
-
-
-@contextmanager
-def _served(script: Script) -> Iterator[dict[str, str]]:
-    """The script as the server of each model, on free ports, in a thread of its own."""
-    urls: dict[str, str] = {}
-    ready, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
-    stop = asyncio.Event()
-
-    async def run() -> None:
-        for way, model in MODELS.items():
-            server = await asyncio.start_server(partial(script.serve, model), "127.0.0.1", 0)
-            urls[way] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        loops.append(asyncio.get_running_loop())
-        ready.set()
-        await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(run()))
-    thread.start()
-    ready.wait()
-    try:
-        yield urls
-    finally:
-        loops[0].call_soon_threadsafe(stop.set)
-        thread.join()

@@ -249,7 +249,8 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
         *("forebay", "forebay_request", "pg")
     ]
     del of["ext_proc"]["typed_config"]["max_message_timeout"]
-    del of["json_to_metadata"]["typed_config"]["response_rules"]["allow_content_types_regex"]
+    lua_of([of["count"]])["inline_string"] = "-- earlier: facts.uncounted\n"
+    manager(old)["http_filters"].insert(-3, json_parser("prompt_tokens", "cached_tokens"))
     body = manager(old)["access_log"][0]["typed_config"]["body"]
     told = body["string_value"]
     body["string_value"] = told.replace("%DYNAMIC_METADATA(forebay_tier:refused)%\n", "")
@@ -261,13 +262,18 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
     before = [f.rule for f in check(old)]
     assert before.count("tier-lua-old") == 2
     assert {"access-log-body", "hosted-refusals", "model-not-told"} <= set(before)
+    assert "json-parsed-whole" in before
 
     attached = attach(text)
 
     assert load(attached.text) == load(REFERENCE.read_text())
     assert check(load(attached.text)) == []
     renewed = [note for note in attached.notes if "not this version's; it is now" in note]
-    assert len(renewed) == 3, "the Lua that the tiers share, the front's, and the body of the log"
+    assert len(renewed) == 4, "the Lua that the tiers share, the front's two, and the log's body"
+    assert [note for note in attached.notes if "is removed" in note] == [
+        f"line {line_of(text, '- name: json')} (http_filters[4]): json is removed: it parsed "
+        "each JSON answer whole, and Forebay's Lua filter counts now."
+    ]
     again = attach(attached.text)
     assert (again.text, again.notes) == (attached.text, [])
 
@@ -289,6 +295,33 @@ def test_the_log_of_an_earlier_version_gives_way() -> None:
     ]
     assert check(load(attached.text)) == []
     assert any("earlier version" in note for note in attached.notes)
+
+
+def test_a_json_parser_with_rules_of_the_users_stays() -> None:
+    old = load(REFERENCE.read_text())
+    mine = json_parser("prompt_tokens", "total_tokens")
+    manager(old)["http_filters"].insert(-3, mine)
+    attached = attach(dump(old))
+    assert (load(attached.text), attached.notes) == (old, [])
+    assert [finding.rule for finding in check(load(attached.text))] == ["json-parsed-whole"]
+
+
+def json_parser(*keys: str) -> Any:
+    """What counted JSON answers in an earlier version."""
+    rules = [
+        {
+            "selectors": [{"key": "usage"}, {"key": key}],
+            "on_present": {"metadata_namespace": "llm", "key": key, "type": "NUMBER"},
+        }
+        for key in keys
+    ]
+    of = "envoy.extensions.filters.http.json_to_metadata.v3.JsonToMetadata"
+    config = {"@type": f"type.googleapis.com/{of}", "response_rules": {"rules": rules}}
+    return {"name": "json", "typed_config": config}
+
+
+def line_of(text: str, word: str) -> int:
+    return next(n for n, line in enumerate(text.splitlines(), 1) if word in line)
 
 
 def lua_of(filters: list[Any]) -> Any:

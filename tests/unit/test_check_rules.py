@@ -139,6 +139,25 @@ def move_last(kind: str) -> Edit:
     return edit
 
 
+def counting_lua(d: Document) -> Any:
+    return d.door["http_filters"][-2]["typed_config"]["default_source_code"]
+
+
+def json_parser(namespace: str) -> Any:
+    """The filter that counted JSON answers in an earlier version, if it says our namespace."""
+    rules = [
+        {
+            "selectors": [{"key": "usage"}, {"key": "prompt_tokens"}],
+            "on_present": {"metadata_namespace": namespace, "key": "prompt_tokens"},
+        }
+    ]
+    of = f"{GOOGLE}.extensions.filters.http.json_to_metadata.v3.JsonToMetadata"
+    return {
+        "name": "envoy.filters.http.json_to_metadata",
+        "typed_config": {"@type": of, "response_rules": {"rules": rules}},
+    }
+
+
 def forwarded_without(header: str) -> Edit:
     def edit(d: Document) -> None:
         patterns = d.ext_proc["forward_rules"]["allowed_headers"]["patterns"]
@@ -1045,17 +1064,26 @@ CASES = [
         words=("line 19 is %RESPONSE_DURATION% where",),
     ),
     Case(
-        "json-to-metadata",
-        lambda d: d.drop("JsonToMetadata"),
+        "json-uncounted",
+        lambda d: counting_lua(d).update(inline_string="-- an earlier version's: facts.uncounted"),
         lambda d: d.at_door("http_filters"),
     ),
-    Case("sse-to-metadata", lambda d: d.drop("SseToMetadata"), lambda d: d.at_door("http_filters")),
     Case(
-        "token-keys",
-        lambda d: d.filter("JsonToMetadata")["response_rules"]["rules"].pop(1),
-        lambda d: d.at_filter("JsonToMetadata", "response_rules"),
-        words=("completion_tokens", "JSON"),
+        "json-parsed-whole",
+        lambda d: d.door["http_filters"].insert(-1, json_parser("llm")),
+        "static_resources.listeners[0]...http_filters[6] (envoy.filters.http.json_to_metadata)",
+        "warning",
     ),
+    Case(
+        "json-parsed-whole",
+        both(
+            lambda d: counting_lua(d).update(inline_string="-- earlier: facts.uncounted"),
+            lambda d: d.door["http_filters"].insert(-1, json_parser("llm")),
+        ),
+        "static_resources.listeners[0]...http_filters[6] (envoy.filters.http.json_to_metadata)",
+        "warning",
+    ),
+    Case("sse-to-metadata", lambda d: d.drop("SseToMetadata"), lambda d: d.at_door("http_filters")),
     Case(
         "token-keys",
         lambda d: d.filter("SseToMetadata")["response_rules"]["content_parser"]["typed_config"][
@@ -1063,14 +1091,6 @@ CASES = [
         ][0]["rule"]["on_present"].update(metadata_namespace="other"),
         lambda d: d.at_filter("SseToMetadata", "response_rules"),
         words=("prompt_tokens", "streamed"),
-    ),
-    Case(
-        "json-request-rules",
-        lambda d: d.filter("JsonToMetadata").update(
-            request_rules=d.filter("JsonToMetadata")["response_rules"]
-        ),
-        lambda d: d.at_filter("JsonToMetadata", "request_rules"),
-        "warning",
     ),
     Case(
         "sse-event-size",
@@ -1081,20 +1101,20 @@ CASES = [
     ),
     Case(
         "hide-usage",
-        lambda d: d.drop("lua.v3.Lua"),
+        lambda d: d.door["http_filters"].pop(d.index("lua.v3.Lua")),
         lambda d: d.at_door("http_filters"),
         "warning",
     ),
     Case(
         "hide-usage-order",
         move_last("lua.v3.Lua"),
-        "static_resources.listeners[0]...http_filters[6] (envoy.filters.http.lua)",
+        "static_resources.listeners[0]...http_filters[5] (envoy.filters.http.lua)",
     ),
     Case(
         "plain-event",
         both(
             put(pool("large"), server="other"),
-            lambda d: d.door["http_filters"].pop(-2),
+            lambda d: d.door["http_filters"].insert(0, d.door["http_filters"].pop(-2)),
         ),
         lambda d: d.at_filter("SseToMetadata"),
         words=("large",),
@@ -1155,6 +1175,8 @@ def test_keys_that_are_not_seen_are_taken_to_name_the_tenant_not_the_user() -> N
 @pytest.mark.parametrize(
     "edit",
     [
+        # A filter of the user's own that parses answers.
+        lambda d: d.door["http_filters"].insert(-1, json_parser("mine")),
         # The tenant header comes from a config that is read elsewhere, or from another filter.
         lambda d: d.door["http_filters"][d.index("ApiKeyAuth")].update(
             typed_config={},

@@ -8,7 +8,7 @@ from extproc.accounting import LOG_LINES
 from extproc.check.bootstrap import Bootstrap, Door, Filter
 from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import Reader, Spot, texts
-from extproc.config.tree import dig, mapping
+from extproc.config.tree import dig
 
 if TYPE_CHECKING:
     from envoy_data_plane.envoy.extensions.access_loggers.open_telemetry import v3 as log_v3
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _NAMESPACE = "llm"
 _COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")
 _JSON = ".json_to_metadata.v3.JsonToMetadata"
+_COUNTS_JSON = "count_json"  # says our Lua filter that does
 _SSE = ".sse_to_metadata.v3.SseToMetadata"
+_TAKE_COUNT = "take the Lua filter `count` from this version's envoy/envoy.yaml"
 _MODEL_HEADER = "x-forebay-model"
 _FEW_BYTES = 8192  # Envoy's default for max_event_size
 
@@ -62,38 +64,54 @@ def _log_cluster(log: "log_v3.OpenTelemetryAccessLogConfig") -> str | None:
 
 def counting(bootstrap: Bootstrap) -> Iterator[Finding]:
     for door, _ in bootstrap.gateways:
-        for rule, kind, name, answers, keys in (
-            ("json-to-metadata", _JSON, "json_to_metadata", "JSON", _json_keys),
-            ("sse-to-metadata", _SSE, "sse_to_metadata", "streamed", _sse_keys),
-        ):
-            found = [one for one in door.filters if one.is_a(kind)]
-            if not found:
+        found = [one for one in door.filters if one.is_a(_SSE)]
+        if not found:
+            yield error(
+                "sse-to-metadata",
+                door.spot.at("http_filters"),
+                "Without the filter sse_to_metadata no tokens of streamed answers are counted: "
+                "budgets and cost do not see them.",
+                "Take envoy.filters.http.sse_to_metadata from envoy/envoy.yaml.",
+            )
+        elif not any(one.elsewhere for one in found):
+            written = {key for one in found for key in _sse_keys(one)}
+            if lost := [key for key in _COUNTS if key not in written]:
                 yield error(
-                    rule,
-                    door.spot.at("http_filters"),
-                    f"Without the filter {name} no tokens of {answers} answers are counted: "
-                    "budgets and cost do not see them.",
-                    f"Take envoy.filters.http.{name} from envoy/envoy.yaml.",
+                    "token-keys",
+                    found[0].spot.at("typed_config.response_rules"),
+                    f"It does not write {', '.join(lost)} under {_NAMESPACE} for streamed "
+                    "answers, where the access log reads it.",
+                    "Take its rules from envoy/envoy.yaml.",
                 )
-            elif not any(one.elsewhere for one in found):
-                written = {key for one in found for key in keys(one)}
-                if lost := [key for key in _COUNTS if key not in written]:
-                    yield error(
-                        "token-keys",
-                        found[0].spot.at("typed_config.response_rules"),
-                        f"It does not write {', '.join(lost)} under {_NAMESPACE} for {answers} "
-                        "answers, where the access log reads it.",
-                        "Take its rules from envoy/envoy.yaml.",
-                    )
 
 
-def _json_keys(one: Filter) -> Iterator[str]:
-    from envoy_data_plane.envoy.extensions.filters.http.json_to_metadata.v3 import JsonToMetadata
+def json_counting(bootstrap: Bootstrap) -> Iterator[Finding]:
+    """By our Lua filter; in a config of an earlier version by json_to_metadata."""
+    for door, _ in bootstrap.gateways:
+        counts = any(_says(one, _COUNTS_JSON) for one in door.filters)
+        parsers = [one for one in door.filters if _parses_json(one)]
+        if not counts and not parsers:
+            yield error(
+                "json-uncounted",
+                door.spot.at("http_filters"),
+                "No filter counts the tokens of JSON answers: budgets and cost do not see them.",
+                f"{RENEW} or {_TAKE_COUNT}.",
+            )
+        for one in parsers:
+            yield warning(
+                "json-parsed-whole",
+                one.spot,
+                "It parses each JSON answer whole: a megabyte of embeddings holds up all streams "
+                "of its thread for 25 ms. Our Lua filter counts without that.",
+                "Remove it, but for rules of your own."
+                if counts
+                else f"{RENEW} or remove it and {_TAKE_COUNT}.",
+            )
 
-    message = Reader().message(JsonToMetadata, one.raw, one.spot)
-    for rule in message.response_rules.rules if message.response_rules else []:
-        if rule.on_present and rule.on_present.metadata_namespace == _NAMESPACE:
-            yield rule.on_present.key
+
+def _parses_json(one: Filter) -> bool:
+    """What counted JSON answers in an earlier version."""
+    return one.is_a(_JSON) and _NAMESPACE in texts(one.raw)
 
 
 def _sse_keys(one: Filter) -> Iterator[str]:
@@ -104,18 +122,6 @@ def _sse_keys(one: Filter) -> Iterator[str]:
         found = part.rule.on_present if part.rule else None
         if found and found.metadata_namespace == _NAMESPACE:
             yield found.key
-
-
-def request_rules(bootstrap: Bootstrap) -> Iterator[Finding]:
-    for door, _ in bootstrap.gateways:
-        for one in door.filters:
-            if one.is_a(_JSON) and mapping(one.raw.get("request_rules")):
-                yield warning(
-                    "json-request-rules",
-                    one.spot.at("typed_config.request_rules"),
-                    "Envoy parses every request body for them; the processor has read it already.",
-                    "Remove request_rules.",
-                )
 
 
 def event_size(bootstrap: Bootstrap) -> Iterator[Finding]:
@@ -148,7 +154,7 @@ def hide_usage(bootstrap: Bootstrap) -> Iterator[Finding]:
                 door.spot.at("http_filters"),
                 "The processor asks for a usage chunk in every stream, to have the count; no Lua "
                 "filter hides it again from clients that did not ask.",
-                "Take the Lua filter before json_to_metadata from envoy/envoy.yaml.",
+                "Take the Lua filter before ext_proc from envoy/envoy.yaml.",
             )
         elif counts and hides[0] > counts[0]:
             yield error(
@@ -174,7 +180,7 @@ def plain_events(bootstrap: Bootstrap) -> Iterator[Finding]:
                 _spot(door, counts[0]),
                 f"A stream of {', '.join(others)} with an event that is a plain JSON value, such "
                 'as `data: "x"`, crashes Envoy 1.40 here, with all its clients.',
-                "Take the Lua filter `uncounted` from envoy/envoy.yaml, after sse_to_metadata.",
+                "Take the Lua filter `count` from envoy/envoy.yaml, after sse_to_metadata.",
             )
 
 
@@ -210,4 +216,4 @@ def model_told(bootstrap: Bootstrap) -> Iterator[Finding]:
                 )
 
 
-RULES = (access_log, counting, request_rules, event_size, hide_usage, plain_events, model_told)
+RULES = (access_log, counting, json_counting, event_size, hide_usage, plain_events, model_told)
