@@ -105,6 +105,28 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
     gateway.until(lambda: _gone(gateway.stack.pid("processor")), "it does not end", limit_s=2.5)
 
 
+async def test_with_a_broken_file_of_keys_clients_hear_that_it_is_the_gateways_fault(
+    make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text((REFERENCE.parent / "api-keys.yaml").read_text())
+
+    def in_a_file_of_its_own(document: Any) -> None:
+        manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        filters = manager["typed_config"]["http_filters"]
+        (auth,) = (one for one in filters if one["name"] == "api-keys")
+        auth["config_discovery"]["config_source"]["path_config_source"]["path"] = str(keys)
+
+    gateway = make_gateway(edit=in_a_file_of_its_own)
+    assert (await gateway.ask(chat(max_tokens=1))).status == 200
+    gateway.stack.kill("envoy")
+    keys.write_text("resources: [")
+    gateway.stack.respawn("envoy")
+    refused = await gateway.ask(chat(max_tokens=1))
+    assert (refused.status, refused.code) == (503, "gateway_unavailable")
+    assert "keys" in refused.json["error"]["message"]
+
+
 def test_up_prints_a_curl_line_that_works_and_leaves_nothing_behind() -> None:
     up = _up()
     try:
