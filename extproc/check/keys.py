@@ -22,7 +22,7 @@ _KEYS_AT = "resources[0].typed_config"
 
 _REFUSED = (
     "Envoy refuses the whole file. One that runs keeps the keys that it has; one that starts with "
-    "it answers every request 500 upstream_unavailable, as if no model server could answer."
+    "it answers every request 503 gateway_unavailable."
 )
 _NOBODY = "Every request is answered 401."
 

@@ -168,11 +168,21 @@ def _find_files(options: Options, document: Any, say: Callable[[str], None]) -> 
                 raise UpError(f"{path} is not there, and neither is {beside}")
             say(f"{path} is not there; using {found}")
             source["path"] = str(found)
-        for keys in config.walk(config.read_yaml(Path(source["path"]))):
+        for keys in config.walk(_read_keys(Path(source["path"]), options.config)):
             # Only a key that is for trying may be shown.
             if str(keys.get("key", "")).startswith(DEMO_KEY) and demo_key is None:
                 demo_key = str(keys["key"])
     return demo_key
+
+
+def _read_keys(path: Path, bootstrap: Path) -> object:
+    try:
+        return config.read_yaml(path)
+    except config.ConfigError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        # Not what the parser says: it shows the line, and there may be a key in it.
+        raise UpError(f"{path}: not YAML; `forebay check {bootstrap}` says where") from None
 
 
 # --- real servers --------------------------------------------------------------------------------

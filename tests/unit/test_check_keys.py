@@ -67,7 +67,7 @@ def test_what_envoy_refuses_whole_is_an_error(
     (finding,) = found(tmp_path, text)
     assert (finding.severity, finding.rule, finding.line) == ("error", "key-file", line)
     assert words in finding.reason
-    assert "every request 500 upstream_unavailable" in finding.reason
+    assert "every request 503 gateway_unavailable" in finding.reason
 
 
 def test_a_key_that_two_clients_have_is_told_by_their_names_and_lines(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`forebay up` in front of real servers: what it takes from them, and when it refuses them."""
 
 import json
+import traceback
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ def test_that_way_out_is_one(tmp_path: Path) -> None:
         )
         made = render(options, tmp_path, lambda line: None, lambda: None)
     assert made.backend_urls == {"small": url}
+
+
+def test_of_a_broken_file_of_keys_no_line_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "envoy.yaml"
+    path.write_text(reference_config().read_text())
+    (tmp_path / "api-keys.yaml").write_text("- {key: sk-secret, client: acme\n")
+    with pytest.raises(UpError, match="not YAML") as refused:
+        render(Options(path, port=0), tmp_path, lambda line: None, lambda: None)
+    assert f"`forebay check {path}` says where" in str(refused.value)
+    assert "secret" not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize("status", [401, 403])
