@@ -366,7 +366,7 @@ def read_log(data: bytes) -> list[str]:
     with an entry."""
     message = ExportLogsServiceRequest.FromString(data)
     return [
-        record.body.string_value
+        record.body.string_value.decode(errors="replace")
         for resource in message.resource_logs
         for scope in resource.scope_logs
         for record in scope.log_records

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"M\n\x18\x45xportLogsServiceRequest\x12\x31\n\rresource_logs\x18\x01 \x03(\x0b\x32\x1a.forebay.wire.ResourceLogs\"\x1b\n\x19\x45xportLogsServiceResponse\";\n\x0cResourceLogs\x12+\n\nscope_logs\x18\x02 \x03(\x0b\x32\x17.forebay.wire.ScopeLogs\"9\n\tScopeLogs\x12,\n\x0blog_records\x18\x02 \x03(\x0b\x32\x17.forebay.wire.LogRecord\"1\n\tLogRecord\x12$\n\x04\x62ody\x18\x05 \x01(\x0b\x32\x16.forebay.wire.AnyValue\" \n\x08\x41nyValue\x12\x14\n\x0cstring_value\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x66orebay_accesslog.proto\x12\x0c\x66orebay.wire\"M\n\x18\x45xportLogsServiceRequest\x12\x31\n\rresource_logs\x18\x01 \x03(\x0b\x32\x1a.forebay.wire.ResourceLogs\"\x1b\n\x19\x45xportLogsServiceResponse\";\n\x0cResourceLogs\x12+\n\nscope_logs\x18\x02 \x03(\x0b\x32\x17.forebay.wire.ScopeLogs\"9\n\tScopeLogs\x12,\n\x0blog_records\x18\x02 \x03(\x0b\x32\x17.forebay.wire.LogRecord\"1\n\tLogRecord\x12$\n\x04\x62ody\x18\x05 \x01(\x0b\x32\x16.forebay.wire.AnyValue\" \n\x08\x41nyValue\x12\x14\n\x0cstring_value\x18\x01 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)

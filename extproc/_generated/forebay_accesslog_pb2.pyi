@@ -37,5 +37,5 @@ class LogRecord(_message.Message):
 class AnyValue(_message.Message):
     __slots__ = ("string_value",)
     STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
-    string_value: str
-    def __init__(self, string_value: _Optional[str] = ...) -> None: ...
+    string_value: bytes
+    def __init__(self, string_value: _Optional[bytes] = ...) -> None: ...

@@ -137,10 +137,18 @@ def test_an_immediate_reply_carries_status_headers_and_body(status: int, body: b
 def test_of_log_records_the_bodies_are_read() -> None:
     message = ExportLogsServiceRequest()
     records = message.resource_logs.add().scope_logs.add().log_records
-    records.add().body.string_value = "json\nacme"
+    records.add().body.string_value = b"json\nacme"
     records.add()
-    message.resource_logs.add().scope_logs.add().log_records.add().body.string_value = "stream"
+    message.resource_logs.add().scope_logs.add().log_records.add().body.string_value = b"stream"
     assert wire.read_log(message.SerializeToString()) == ["json\nacme", "", "stream"]
+
+
+def test_a_record_that_is_no_utf_8_does_not_cost_the_others_of_its_batch() -> None:
+    message = ExportLogsServiceRequest()
+    records = message.resource_logs.add().scope_logs.add().log_records
+    records.add().body.string_value = b"json\n\xff\xfe\n\xc3\xa9"
+    records.add().body.string_value = b"stream"
+    assert wire.read_log(message.SerializeToString()) == ["json\n\ufffd\ufffd\né", "stream"]
 
 
 _ODD = ("%s 100%", "Zoë", "aAbB", "", 'p="1"')
