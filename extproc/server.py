@@ -28,8 +28,8 @@ _log = logging.getLogger(__name__)
 # larger message would break the stream instead of answering 413.
 _MESSAGE_LIMIT_BYTES = 32 * 1024 * 1024
 
-# After the last exchange Envoy's log still has to tell of it (buffer_flush_interval, 0.5 s).
-_LAST_LOG_S = 1.0
+# After the last exchange Envoy's log still has to tell of it, which it does once a second.
+_LAST_LOG_S = 1.5
 _LAG_EVERY_S = 0.1
 _KEEP_UP_EVERY_S = 1.0
 # Envoy resets a stream that is over. To finish it with a status first would be work for nothing,

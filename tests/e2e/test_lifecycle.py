@@ -100,7 +100,7 @@ async def test_a_draining_processor_finishes_what_runs_and_takes_nothing_new(
     gateway.until(
         lambda: gateway.metric("forebay_tokens_total") > before + 300,
         "it ends before it has heard of its last exchange",
-        limit_s=1.0,
+        limit_s=1.4,
     )
     gateway.until(lambda: _gone(gateway.stack.pid("processor")), "it does not end", limit_s=2.5)
 

@@ -71,7 +71,12 @@ def _measure(gateway: Gateway, request: bytes, threads: list[Path]) -> Measured:
 def _told_at_once(document: Any) -> None:
     manager = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
     log = manager["typed_config"]["access_log"][0]["typed_config"]
-    log["buffer_flush_interval"] = "0.02s"
+    # Envoy 1.40 obeys the interval in here alone, where it is deprecated.
+    log["common_config"] = {
+        **{key: log.pop(key) for key in ("log_name", "grpc_service")},
+        "transport_api_version": "V3",
+        "buffer_flush_interval": "0.02s",
+    }
 
 
 # As vLLM's --sse-keep-alive-interval: comments that are no token.

@@ -119,7 +119,7 @@ def _run(command: Sequence[str], folder: Path, **env: str) -> str:
 
 
 def _answered(gateway: Gateway) -> float:
-    """How many answers Envoy's log has told of; it tells half a second later."""
+    """How many answers Envoy's log has told of; it tells once a second."""
     return gateway.metric('forebay_answers_total{pool="large",status="200"')
 
 
