@@ -106,18 +106,32 @@ class Draft:
         item = self.open(path, "seq").items[index]
         dash = self.tree.dash(item)
         end = self.tree.below(item.end, self.tree.column(dash))
+        if self._cut(dash, end, (*path, index)):
+            return
+        self.remove_item(path, index)  # its anchor has moved
+
+    def remove_pair(self, path: Path, key: str) -> None:
+        """The lines of a key of the mapping there, which has others; comments above it stay."""
+        said = self.open(path, "map").pair(key)
+        assert said
+        mark = said[0].mark
+        if not self._cut(mark, self.tree.below(said[1].end, self.tree.column(mark)), (*path, key)):
+            self.remove_pair(path, key)
+
+    def _cut(self, mark: int, end: int, path: Path) -> bool:
+        """The lines from this mark on. False: not yet, an anchor in them was moved first."""
         for alias in self.tree.aliases:
-            if alias.real.anchor and dash < alias.real.mark < end <= alias.mark:
+            if alias.real.anchor and mark < alias.real.mark < end <= alias.mark:
                 if alias.real.anchor in self.moving:
                     self._move_to(alias)
-                    self.remove_item(path, index)
-                    return
+                    return False
                 raise AttachError(
-                    f"{self.where(*path, index)}: it is to be removed, and &{alias.real.anchor} in "
+                    f"{self.where(*path)}: it is to be removed, and &{alias.real.anchor} in "
                     f"it is used in line {self._line(alias.mark)}. Move the anchor there, and run "
                     "this again."
                 )
-        self._replace(self.tree.line_start(dash), end, "")
+        self._replace(self.tree.line_start(mark), end, "")
+        return True
 
     def _move_to(self, alias: Node) -> None:
         """What an alias stands for, with its anchor, in the place of the alias. Block style."""

@@ -120,8 +120,20 @@ def _retries(work: Work) -> None:
     ours = work.reference.forebay_cluster()
     ((options, wanted),) = _found(ours, "typed_extension_protocol_options").pairs
     path: Path = (*cluster_path(work.draft, ours.word("name")), "typed_extension_protocol_options")
-    if work.draft.find(*path, options.text) is not None:
-        work.complete((*path, options.text), wanted, ("retry_policy",))
+    if work.draft.find(*path, options.text) is None:
+        return
+    work.complete((*path, options.text), wanted, ("retry_policy",))
+    for manager in work.managers:
+        for n, theirs in enumerate(manager.node.seq("http_filters")):
+            service: Path = (*manager.path, "http_filters", n, "typed_config", "grpc_service")
+            leads_to = theirs.word("typed_config", "grpc_service", "envoy_grpc", "cluster_name")
+            if leads_to != ours.word("name") or not work.draft.find(*service, "retry_policy"):
+                continue
+            work.note(
+                f"{work.draft.where(*service, 'retry_policy')}: removed; the cluster {leads_to} has "
+                "one, which Envoy obeys. If you had changed this one, change that."
+            )
+            work.draft.remove_pair(service, "retry_policy")
 
 
 def _text(work: Work, path: Path, wanted: Node | None, key: str) -> None:

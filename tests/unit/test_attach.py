@@ -254,7 +254,10 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
     body = manager(old)["access_log"][0]["typed_config"]["body"]
     told = body["string_value"]
     body["string_value"] = told.replace("%DYNAMIC_METADATA(forebay_tier:refused)%\n", "")
-    del cluster(old, "forebay")["typed_extension_protocol_options"][HTTP[-1]]["retry_policy"]
+    retries = cluster(old, "forebay")["typed_extension_protocol_options"][HTTP[-1]]
+    earlier = {"retry_on": "reset,unavailable", "num_retries": 2}
+    of["ext_proc"]["typed_config"]["grpc_service"]["retry_policy"] = earlier
+    del retries["retry_policy"]
     for route in routes(old)[:2]:
         del route["response_headers_to_add"][2:], route["route"]["hash_policy"]
         del route["request_headers_to_remove"][-4:]
@@ -270,6 +273,7 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
     assert check(load(attached.text)) == []
     renewed = [note for note in attached.notes if "not this version's; it is now" in note]
     assert len(renewed) == 4, "the Lua that the tiers share, the front's two, and the log's body"
+    assert [note for note in attached.notes if "removed; the cluster forebay has one" in note]
     assert [note for note in attached.notes if "is removed" in note] == [
         f"line {line_of(text, '- name: json')} (http_filters[4]): json is removed: it parsed "
         "each JSON answer whole, and Forebay's Lua filter counts now."

@@ -491,6 +491,12 @@ CASES = [
         lambda d: d.at_options("forebay", "retry_policy"),
         "warning",
     ),
+    Case(
+        "processor-retries-twice",
+        lambda d: d.ext_proc["grpc_service"].update(retry_policy={"num_retries": 2}),
+        lambda d: d.at_ext_proc("grpc_service.retry_policy"),
+        "warning",
+    ),
     # --- times ----------------------------------------------------------------------------------
     Case(
         "message-timeout",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from extproc.check.bootstrap import NAMESPACES, Bootstrap, Processor
-from extproc.check.findings import Finding, error, warning
+from extproc.check.findings import RENEW, Finding, error, warning
 from extproc.check.reading import matches, regex_matches
 from extproc.wire import ADMIT_HEADER
 
@@ -228,6 +228,15 @@ def cluster_limits(bootstrap: Bootstrap) -> Iterator[Finding]:
 def retry_policy(bootstrap: Bootstrap) -> Iterator[Finding]:
     for _, processor in bootstrap.gateways:
         found = bootstrap.clusters.get(processor.cluster or "")
+        service = processor.message.grpc_service
+        if found and found.options.retry_policy and service and service.retry_policy:
+            yield warning(
+                "processor-retries-twice",
+                processor.spot.at("grpc_service.retry_policy"),
+                f"Envoy obeys the one of the cluster {processor.cluster}, and reads this one anew "
+                "for each request.",
+                f"{RENEW} or remove it.",
+            )
         if found is not None and found.options.retry_policy is None:
             yield warning(
                 "processor-retry-policy",
