@@ -1052,6 +1052,11 @@ CASES = [
         lambda d: d.at_door("access_log"),
     ),
     Case(
+        "access-log-twice",
+        lambda d: d.door["access_log"].append(copy.deepcopy(d.door["access_log"][0])),
+        "static_resources.listeners[0]...access_log[1] (envoy.access_loggers.open_telemetry)",
+    ),
+    Case(
         "access-log-body",
         lambda d: d.log["body"].clear(),
         "static_resources.listeners[0]...access_log[0].typed_config.body "

@@ -38,6 +38,13 @@ def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
                 "times and no attempts; metrics and cost stay at zero.",
                 f"{RENEW} or take envoy.access_loggers.open_telemetry from envoy/envoy.yaml.",
             )
+        for spot, _ in found[1:]:
+            yield error(
+                "access-log-twice",
+                spot,
+                "A second access log goes to the processor: it counts and bills twice what both tell.",
+                "Remove one of them.",
+            )
         for spot, config in found:
             told = config.body.string_value if config.body else None
             if (lines := tuple((told or "").split("\n"))) != LOG_LINES:
