@@ -1052,6 +1052,17 @@ CASES = [
         lambda d: d.at_door("access_log"),
     ),
     Case(
+        "pool-not-told",
+        lambda d: d.route("admit_json").update(
+            response_headers_to_add=[
+                told
+                for told in d.route("admit_json")["response_headers_to_add"]
+                if told["header"]["key"] != "x-forebay-served-by"
+            ]
+        ),
+        lambda d: d.at_route("admit_json", "response_headers_to_add"),
+    ),
+    Case(
         "access-log-twice",
         lambda d: d.door["access_log"].append(copy.deepcopy(d.door["access_log"][0])),
         "static_resources.listeners[0]...access_log[1] (envoy.access_loggers.open_telemetry)",

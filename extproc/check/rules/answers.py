@@ -20,6 +20,7 @@ _COUNTS_JSON = "count_json"  # says our Lua filter that does
 _SSE = ".sse_to_metadata.v3.SseToMetadata"
 _TAKE_COUNT = "take the Lua filter `count` from this version's envoy/envoy.yaml"
 _MODEL_HEADER = "x-forebay-model"
+_POOL_HEADER = "x-forebay-served-by"
 _FEW_BYTES = 8192  # Envoy's default for max_event_size
 
 
@@ -214,6 +215,15 @@ def model_told(bootstrap: Bootstrap) -> Iterator[Finding]:
             added = {
                 o.header.key.lower() for p in places for o in p.response_headers_to_add if o.header
             }
+            if _POOL_HEADER not in added:
+                yield error(
+                    "pool-not-told",
+                    route.spot.at("response_headers_to_add"),
+                    f"Without {_POOL_HEADER} our Lua filters take no answer of this route for a "
+                    "model's: no tokens of JSON answers are counted, budgets and cost do not see "
+                    "them.",
+                    f"{RENEW} or take this header from this version's envoy/envoy.yaml.",
+                )
             if _MODEL_HEADER not in added:
                 yield warning(
                     "model-not-told",
