@@ -130,8 +130,8 @@ def _retries(work: Work) -> None:
             if leads_to != ours.word("name") or not work.draft.find(*service, "retry_policy"):
                 continue
             work.note(
-                f"{work.draft.where(*service, 'retry_policy')}: removed; the cluster {leads_to} has "
-                "one, which Envoy obeys. If you had changed this one, change that."
+                f"{work.draft.where(*service, 'retry_policy')}: removed; the cluster {leads_to} "
+                "has one, which Envoy obeys. If you had changed this one, change that."
             )
             work.draft.remove_pair(service, "retry_policy")
 

@@ -43,7 +43,7 @@ def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
             yield error(
                 "access-log-twice",
                 spot,
-                "A second access log goes to the processor: it counts and bills twice what both tell.",
+                "A second access log goes to the processor: what both tell is billed twice.",
                 "Remove one of them.",
             )
         for spot, config in found:
