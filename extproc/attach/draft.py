@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import yaml
+
 from extproc.attach.errors import AttachError
 from extproc.attach.source import Anchors, Piece, Source, shifted
 from extproc.attach.tree import Node, Tree
@@ -152,7 +154,8 @@ class Draft:
             new = "\n" + new
         if piece.blank_below and behind and not behind.startswith("\n"):
             new += "\n"
-        self._replace(at, at, new)
+        comments = _comments(behind) if _ends_in_block_text(new) else ""
+        self._replace(at, at + len(comments), new + _outdented(comments, column))
 
     def _fill(self, path: Path, piece: Piece, indent: int) -> None:
         """In the place of null, {} or []."""
@@ -295,6 +298,24 @@ class Draft:
             return next((n for child in children if (n := first(child)) is not None), None)
 
         return first(self.tree.root) or 0
+
+
+def _ends_in_block_text(piece: str) -> bool:
+    """What is indented below such a text would become a part of it, comments too."""
+    scalars = [token for token in yaml.scan(piece) if isinstance(token, yaml.ScalarToken)]
+    return bool(scalars) and scalars[-1].style in ("|", ">")
+
+
+def _comments(text: str) -> str:
+    """The lines with which it begins that are blank or comments."""
+    found = re.match(r"(?: *(?:#[^\n]*)?\n)*", text)
+    assert found
+    return found[0]
+
+
+def _outdented(comments: str, column: int) -> str:
+    """None of them deeper than this."""
+    return re.sub(rf"(?m)^ {{{column + 1},}}#", " " * column + "#", comments)
 
 
 def _hanging(text: str) -> str:

@@ -282,6 +282,15 @@ def test_what_an_earlier_version_put_in_is_renewed() -> None:
     assert (again.text, again.notes) == (attached.text, [])
 
 
+def test_a_comment_below_a_block_text_does_not_become_a_part_of_it() -> None:
+    domains = '              domains: ["*"] # whoever knows the port\n'
+    below = domains + "\n" + " " * 60 + "# deep\n          http_filters:\n"
+    text = PLAIN.replace(domains, "").replace("          http_filters:\n", below)
+    attached = attach(text, BOTH)
+    assert load(attached.text) == load(WHOLE)
+    assert "# deep" in attached.text
+
+
 def test_the_log_of_an_earlier_version_gives_way() -> None:
     old = load(REFERENCE.read_text())
     grpc = "type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig"
