@@ -64,7 +64,7 @@ class Script(Scripted):
         self.body, self.kind, self.encoding, self.status = body, kind, encoding, status
 
     async def answer(self, head: str, cuts: list[int], writer: asyncio.StreamWriter) -> None:
-        body = gzip.compress(self.body, mtime=0) if self.encoding else self.body
+        body = gzip.compress(self.body, mtime=0) if self.encoding == "gzip" else self.body
         lines = [f"HTTP/1.1 {self.status} x", f"content-type: {self.kind}"]
         lines += [f"content-encoding: {self.encoding}"] if self.encoding else []
         lines += [f"content-length: {len(body)}"]
@@ -220,6 +220,13 @@ async def test_what_says_that_it_is_json_is_counted(
 async def test_a_compressed_answer_passes_uncounted(gateway: Gateway, script: Script) -> None:
     script.says(encoding="gzip")  # the client of the test unpacks it
     await passes(gateway, script, [[], [60]], NONE)
+
+
+async def test_an_answer_that_says_that_it_is_not_compressed_is_counted(
+    gateway: Gateway, script: Script
+) -> None:
+    script.says(encoding="identity")
+    await passes(gateway, script, [[], [60]], ALL)
 
 
 async def test_an_error_is_no_usage(gateway: Gateway, script: Script) -> None:
