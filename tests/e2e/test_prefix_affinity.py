@@ -179,7 +179,7 @@ async def test_a_dead_replicas_prefixes_go_to_the_other_and_come_back(
         for name in names:
             answer = await ring.ask(turn(name, 1))
             assert answer.status == 200
-            assert answer.headers["x-forebay-served-by"] == "small"
+            assert answer.headers["x-forebay-served-by"] == "small", answer.headers
             tries = answer.headers["x-envoy-attempt-count"]
             assert tries == ("2" if home[name] == dead else "1")
         assert len(pair[1 - dead].received()) == len(names)
