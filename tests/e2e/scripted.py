@@ -52,12 +52,16 @@ def served(script: Scripted, models: Mapping[str, str]) -> Iterator[dict[str, st
     stop = asyncio.Event()
 
     async def run() -> None:
+        servers = list[asyncio.Server]()
         for name, model in models.items():
             server = await asyncio.start_server(partial(script.serve, model), "127.0.0.1", 0)
             urls[name] = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            servers.append(server)
         loops.append(asyncio.get_running_loop())
         ready.set()
         await stop.wait()
+        for server in servers:  # before the loop ends: who connects now would never be served
+            server.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
