@@ -7,11 +7,11 @@ a vLLM server counts the tokens of every answer that it ends, and of none that i
 from collections.abc import Callable
 from typing import Literal
 
-Ending = Literal["whole", "error", "reset", "cut", "client_left"]
+Ending = Literal["whole", "error", "reset", "cut", "client_left", "processor_died"]
 """Of the server's answer. whole: as the server ended it, also where we asked it to, or we did at
 the deadline or by a stop. error: a status of 500 or more, an error event in a stream, or a stream
 without the usage and the [DONE] that end it. reset: the server's connection broke. cut: by a time
-limit. client_left: before the end."""
+limit. client_left: before the end. processor_died: by way of which the answer passed."""
 
 # Envoy's response flags.
 _LIMITS = frozenset(("UT", "SI", "DT", "UMSDR"))
@@ -58,6 +58,8 @@ def ending(
             return "cut"
         if told & _RESETS:
             return "reset"
+    if details.startswith("ext_proc_error"):
+        return "processor_died"
     if details == "forebay_upstream_stall":
         return "cut"
     if status >= 500 or has_failed:
@@ -77,7 +79,7 @@ class Suspicion:
     def saw(self, url: str, how: Ending) -> None:
         if how == "whole":
             self._bad.pop(url, None)
-        elif how != "client_left":
+        elif how not in ("client_left", "processor_died"):
             bad = self._bad[url] = self._bad.get(url, 0) + 1
             if bad >= _BAD_IN_A_ROW:
                 again = bad - _BAD_IN_A_ROW

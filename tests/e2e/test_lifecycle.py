@@ -12,6 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 
@@ -50,6 +51,23 @@ async def test_a_killed_processor_cuts_no_answer_and_lets_nobody_in(gateway: Gat
         "what ended while nobody heard it is not counted",
         limit_s=10,
     )
+
+
+async def test_a_stream_that_passes_by_way_of_a_killed_processor_is_not_whole(
+    make_gateway: MakeGateway,
+) -> None:
+    gateway = make_gateway()
+    body = chat(stream=True, temperature=0, max_tokens=400)  # it would be stored
+    asked = asyncio.create_task(gateway.ask(body))
+    await gateway.until_async(lambda: gateway.running("small") == 1, "not running")
+    await asyncio.sleep(0.3)
+    gateway.stack.kill("processor")
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await asked
+    gateway.stack.respawn("processor")
+    died = 'forebay_endings_total{ending="processor_died",pool="small"}'
+    gateway.until(lambda: gateway.metric(died) == 1, "not told", limit_s=10)
+    assert gateway.metric("forebay_endings_total") == 1
 
 
 async def test_a_request_held_in_the_queue_is_not_let_in_when_the_processor_dies(

@@ -41,6 +41,28 @@ def test_how_an_answer_ended(status: int, flags: str, has_usage: bool, how: Endi
     )
 
 
+@pytest.mark.parametrize("usage_expected", [True, False])
+def test_an_answer_that_was_cut_with_its_processor_is_no_fault_of_the_server(
+    usage_expected: bool,
+) -> None:
+    details = "ext_proc_error_gRPC_error_13{upstream_reset_after_response_started}"
+    how = ending(
+        200,
+        details,
+        "-",
+        ended_by_us="",
+        has_failed=False,
+        has_usage=False,
+        usage_expected=usage_expected,
+    )
+    assert how == "processor_died"
+    suspected: list[str] = []
+    suspicion = Suspicion(lambda url, _: suspected.append(url))
+    for _ in range(5):
+        suspicion.saw("a", how)
+    assert suspected == []
+
+
 def test_a_stall_that_we_ended_is_a_cut() -> None:
     assert (
         ending(
