@@ -11,7 +11,7 @@ Severity = Literal["error", "warning"]
 
 _WIDTH = 100
 
-RENEW = "Let `forebay attach FILE` do it,"
+RENEW = "Let `forebay attach FILE --write` do it,"
 """Of what attach adds or renews in a file that it, or an earlier version, made."""
 
 

@@ -35,8 +35,9 @@ def access_log(bootstrap: Bootstrap) -> Iterator[Finding]:
             yield error(
                 "access-log",
                 door.spot.at("access_log"),
-                "No access log goes to the processor's cluster by OTLP: it learns no tokens, no "
-                "times and no attempts; metrics and cost stay at zero.",
+                "No access log goes to the processor's cluster by OTLP (an earlier version's "
+                "http_grpc is no longer read): it learns no tokens, no times and no attempts; "
+                "metrics and cost stay at zero.",
                 f"{RENEW} or take envoy.access_loggers.open_telemetry from envoy/envoy.yaml.",
             )
         for spot, _ in found[1:]:
