@@ -20,6 +20,7 @@ def renew(work: Work) -> None:
                 if work.reference.is_same_filter(mine, theirs):
                     _filter(work, (*path, n), mine)
         _json_parser(work, path)
+        _local_replies(work, manager.path)
         _access_log(work, manager.path)
         for host, _ in enumerate(manager.node.seq("route_config", "virtual_hosts")):
             for route in manager.routes(host):
@@ -55,6 +56,18 @@ def _json_parser(work: Work, filters: Path) -> None:
                 "each JSON answer whole, and Forebay's Lua filter counts now."
             )
             work.draft.remove_item(filters, n)
+
+
+def _local_replies(work: Work, manager: Path) -> None:
+    """An answer more, for a broken file of keys. Where the user has shapes of his own they stay."""
+    mappers: Path = ("local_reply_config", "mappers")
+    theirs = work.draft.find(*manager, *mappers)
+    said = [node.text for node in theirs.scalars()] if theirs else []
+    if "NFCF" in said or not any("upstream_unavailable" in text for text in said):
+        return
+    ours = work.reference.manager.seq(*mappers)
+    at = next(n for n, one in enumerate(ours) if one.get("filter", "response_flag_filter"))
+    work.draft.add_item((*manager, *mappers), work.reference.item(ours[at]), at)
 
 
 def _access_log(work: Work, manager: Path) -> None:

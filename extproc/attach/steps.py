@@ -9,7 +9,6 @@ from extproc.attach.tree import Node
 from extproc.attach.work import Work
 
 _AUTH = ("ApiKeyAuth", "JwtAuthentication", "ExtAuthz", "BasicAuth", "OAuth2")
-_NO_KEYS = ("response_flag_filter", "flags")
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _OLD_HTTP_FIELDS = (
     *("http2_protocol_options", "http_protocol_options", "common_http_protocol_options"),
@@ -143,12 +142,7 @@ def _local_replies(work: Work, manager: Manager) -> list[str]:
     path: Path = (*manager.path, key)
     if added := work.complete(manager.path, reference.manager, (key,)):
         return added
-    said = [node.text for node in draft.get(*path).scalars()]
-    if any("forebay_" in text for text in said):
-        if any("upstream_unavailable" in text for text in said) and "NFCF" not in said:
-            mappers = reference.manager.seq(key, "mappers")  # an earlier version had one less
-            at = next(n for n, one in enumerate(mappers) if one.get("filter", *_NO_KEYS))
-            draft.add_item((*path, "mappers"), reference.item(mappers[at]), at)
+    if any("forebay_" in node.text for node in draft.get(*path).scalars()):
         return []
     mapper = reference.item(reference.manager.seq(key, "mappers")[0])
     if draft.find(*path, "mappers") is None:
